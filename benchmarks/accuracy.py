@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.peers.cases import parse
 from benchmarks.peers.files import build, named_tensors
-from service import frontend
-from service.request import Calibration, ModelFormat
+from relaxc.service import frontend
+from relaxc.service.request import Calibration, ModelFormat
 from tests import zoo
 
 __all__ = ["samples"]

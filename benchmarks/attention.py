@@ -35,14 +35,14 @@ def build(folder: Path, name: str) -> None:
     """Write the kernels for the target `name` with two cores, by the best plan of each way that it has."""
     import tvm
 
-    from schedules.cpu import planning
-    from schedules.cpu.attention import attention_plan, word_plan
-    from schedules.cpu.common.tile_registers import MATRIX
-    from schedules.hardware import cpu_of
-    from schedules.operators import Attention
-    from service.lowering import pipeline
-    from service.lowering.target import resolve, to_tvm
-    from service.lowering.vector_functions import VECTOR_MATH
+    from relaxc.schedules.cpu import planning
+    from relaxc.schedules.cpu.attention import attention_plan, word_plan
+    from relaxc.schedules.cpu.common.tile_registers import MATRIX
+    from relaxc.schedules.hardware import cpu_of
+    from relaxc.schedules.operators import Attention
+    from relaxc.service.lowering import pipeline
+    from relaxc.service.lowering.target import resolve, to_tvm
+    from relaxc.service.lowering.vector_functions import VECTOR_MATH
 
     pipeline.register()
     spec = resolve(name).to_dict()
@@ -78,8 +78,8 @@ def _prim_func(op: Any, plan: Any, *, causal: bool) -> Any:
     """`out[m, h * e]` of `qkv[m, 3 * h * d]`, both with heads merged, as models have them."""
     from tvm import te, tirx
 
-    from schedules.cpu.attention.form import MASKED, mask_room
-    from service.passes.kernels.attention_compute import AttentionSpec, attention
+    from relaxc.schedules.cpu.attention.form import MASKED, mask_room
+    from relaxc.service.passes.kernels.attention_compute import AttentionSpec, attention
 
     merged = op.heads * op.depth
     tensors = [te.placeholder((1, op.queries, 3 * merged), op.operands[0], "qkv")]
@@ -115,7 +115,7 @@ def _prim_func(op: Any, plan: Any, *, causal: bool) -> Any:
 
 def run(folder: Path, seconds: float, threads: int) -> None:
     """Print the medians of each attention, and what other ways take of the first's time."""
-    from service import machine
+    from relaxc.service import machine
 
     use_threads(threads)
     features = machine.cpu().features  # to read these asks the kernel for tile registers
@@ -135,7 +135,7 @@ def _ways(
     """The calls that compute one attention; raise ValueError where one is wrong."""
     import torch
 
-    from service.runtime.library import load_library
+    from relaxc.service.runtime.library import load_library
 
     sdpa = torch.nn.functional.scaled_dot_product_attention
     qkv = torch.randn(1, tokens, 3 * heads * depth, generator=torch.Generator().manual_seed(0)).bfloat16()

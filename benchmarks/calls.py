@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper, save
 
-import service
+import relaxc
 
 __all__ = ["CASES", "main", "measure"]
 
@@ -90,7 +90,7 @@ def measure(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     peer = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    session = service.load(artifact, threads=threads)
+    session = relaxc.load(artifact, threads=threads)
     draw = np.random.default_rng(0)
     inputs = {
         spec.name: draw.standard_normal((batch, spec.shape[1]), dtype=np.float32) for spec in session.signature.inputs
@@ -151,7 +151,7 @@ def main() -> None:
         for name, batches in CASES.items():
             model, artifact = Path(folder) / f"{name}.onnx", Path(folder) / f"{name}.so"
             save(_MODELS[name](), model)
-            service.compile(model, output=artifact)
+            relaxc.compile(model, output=artifact)
             for threads in args.threads:
                 for batch in batches:
                     row = measure(

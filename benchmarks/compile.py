@@ -44,7 +44,8 @@ import psutil
 from benchmarks.peers import files
 from benchmarks.peers.cases import Case, parse
 from benchmarks.peers.quantize import quantize
-from service.process.quota import memory_bytes
+from benchmarks.peers.runtimes.relaxc_other import program
+from relaxc.service.process.quota import memory_bytes
 from tests import zoo
 
 __all__ = ["MODELS", "Took", "main"]
@@ -123,7 +124,8 @@ def _compiled(
 ) -> Took:
     """Compiles by a command, as a user does."""
     out, case, path = cache / "model.so", model.case, model.path_of(way)
-    command = [sys.executable, "-P", "-m", "service", "compile", str(path), "-o", str(out), "--force", "--json"]
+    command = [sys.executable, "-P", "-m", program(checkout), "compile", str(path)]
+    command += ["-o", str(out), "--force", "--json"]
     command += ["--precision", case.precision] if case.precision else []
     environment = {**os.environ, "RELAXC_CACHE_DIR": str(cache), "PYTHONPATH": str(checkout)}
     environment["PYTHONPYCACHEPREFIX"] = str(pyc)  # as what is installed has its bytecode

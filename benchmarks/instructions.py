@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 import tvm
 
-from schedules.hardware import cpu_of
-from service import machine
-from service.lowering.target import resolve, to_tvm
-from service.runtime import probes
-from service.runtime.peak import vectors
-from service.runtime.threads import use_threads
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service import machine
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.runtime import probes
+from relaxc.service.runtime.peak import vectors
+from relaxc.service.runtime.threads import use_threads
 
 __all__ = ["BAR", "main", "shares"]
 

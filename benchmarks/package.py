@@ -25,7 +25,7 @@ __all__ = ["compare", "main"]
 _PYTHON = """
 import json, sys, time
 import numpy as np
-from service.runtime import load
+from relaxc.service.runtime import load
 path, folder, runs, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) or None
 given = json.loads(sys.argv[5])
 start = time.perf_counter()
@@ -113,15 +113,15 @@ def _equal(folder: Path) -> bool:
 
 def _prepared(model: str, folder: Path) -> tuple[Path, dict[str, Path]]:
     """The package of a model of the zoo at full size, and its inputs as files."""
-    import service
+    import relaxc
     from benchmarks.peers.cases import Case
     from benchmarks.peers.files import export, onnx_path, read_inputs
-    from service.packaging.package import make_package
+    from relaxc.service.packaging.package import make_package
 
     case = Case(model)
     folder.mkdir(parents=True, exist_ok=True)
     export(case, folder)
-    service.compile(onnx_path(case, folder), output=folder / "out.so")
+    relaxc.compile(onnx_path(case, folder), output=folder / "out.so")
     shutil.rmtree(folder / "package", ignore_errors=True)
     made = make_package(folder / "out.so", folder / "package")
     inputs = {}

@@ -25,10 +25,10 @@ import numpy as np
 
 from benchmarks.peers.cases import Case
 from benchmarks.peers.files import export, onnx_path, read_inputs
-from service.frontend.onnx.double import Node
-from service.frontend.onnx.file import parse
-from service.frontend.onnx.reference import unquantized_reference
-from service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
+from relaxc.service.frontend.onnx.double import Node
+from relaxc.service.frontend.onnx.file import parse
+from relaxc.service.frontend.onnx.reference import unquantized_reference
+from relaxc.service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
 
 __all__ = ["BOUNDARY", "Exact", "Off", "codes_of", "exposed", "ours"]
 
@@ -120,10 +120,10 @@ def exposed(model: Any, names: Sequence[str], out: Path) -> Path:
 
 def ours(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return what our artifact of a model makes of inputs; nothing is verified."""
-    import service
+    import relaxc
 
-    made = service.compile(path, options=service.CompileOptions(verify=False))
-    found: dict[str, Array] = service.load(made.path)(dict(inputs))
+    made = relaxc.compile(path, options=relaxc.CompileOptions(verify=False))
+    found: dict[str, Array] = relaxc.load(made.path)(dict(inputs))
     return found
 
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from schedules.dots import Dot
-    from schedules.ir.types import PrimFunc
+    from relaxc.schedules.dots import Dot
+    from relaxc.schedules.ir.types import PrimFunc
 
 __all__ = ["BOUNDS", "Bound", "Gauge", "build", "build_gauge", "main", "require_tiles", "run", "timed"]
 
@@ -76,8 +76,8 @@ def kernel(bound: Bound, dot: Dot) -> PrimFunc:
     """Return `f(a[thread, tiles * 32, k], b[thread, panel, k / 2, 32, 2], c[thread, 32, 32])` of a bound."""
     from tvm import te, tirx
 
-    from schedules.cpu.common import matrix_code as code
-    from schedules.ir.statements import block, call, loop, sequence, with_code
+    from relaxc.schedules.cpu.common import matrix_code as code
+    from relaxc.schedules.ir.statements import block, call, loop, sequence, with_code
 
     steps = max(bound.steps, 1)
     ahead = -(-dot.m // bound.tiles) if bound.ahead else 0
@@ -144,9 +144,9 @@ def build_gauge(folder: Path) -> None:
 def _export(bound: Bound, path: Path) -> None:
     import tvm
 
-    from schedules.hardware import cpu_of
-    from service.lowering import pipeline
-    from service.lowering.target import resolve, to_tvm
+    from relaxc.schedules.hardware import cpu_of
+    from relaxc.service.lowering import pipeline
+    from relaxc.service.lowering.target import resolve, to_tvm
 
     pipeline.register()
     target = to_tvm(resolve("sapphirerapids"))
@@ -175,7 +175,7 @@ class Gauge:
 
 def require_tiles() -> None:
     """Raise SystemExit where there is no AMX, and have the kernel grant it where there is."""
-    from service import machine
+    from relaxc.service import machine
 
     if "amx-tile" not in machine.cpu().features:
         raise SystemExit("this CPU has no AMX, or the kernel refuses it")
@@ -195,7 +195,7 @@ def _call(library: Path, bound: Bound) -> Callable[[], Any]:
     """What runs a bound once, on operands of its own."""
     import torch
 
-    from service.runtime.library import load_library
+    from relaxc.service.runtime.library import load_library
 
     depth = 32 * max(bound.steps, 1)
     a = torch.randn(THREADS, bound.tiles * _SIDE, depth).bfloat16()

@@ -38,14 +38,14 @@ def build(folder: Path) -> None:
     """Write the kernels, by plans of two cores of a Sapphire Rapids."""
     import tvm
 
-    from schedules import cpu as rules
-    from schedules.cpu import planning
-    from schedules.dots import accumulator_of
-    from schedules.hardware import cpu_of
-    from schedules.operators import Conv2d
-    from schedules.template import Schedule
-    from service.lowering import pipeline
-    from service.lowering.vector_functions import VECTOR_MATH
+    from relaxc.schedules import cpu as rules
+    from relaxc.schedules.cpu import planning
+    from relaxc.schedules.dots import accumulator_of
+    from relaxc.schedules.hardware import cpu_of
+    from relaxc.schedules.operators import Conv2d
+    from relaxc.schedules.template import Schedule
+    from relaxc.service.lowering import pipeline
+    from relaxc.service.lowering.vector_functions import VECTOR_MATH
 
     pipeline.register()
     target = target_of_two_cores()
@@ -76,9 +76,9 @@ def build(folder: Path) -> None:
 
 def _plans(op: Any, cpu: Any) -> dict[str, Any]:
     """The plans to compare, the default first."""
-    from schedules.cpu import planning
-    from schedules.cpu.common.tile_registers import MATRIX
-    from schedules.cpu.conv import blocked_plan, tiles_plan
+    from relaxc.schedules.cpu import planning
+    from relaxc.schedules.cpu.common.tile_registers import MATRIX
+    from relaxc.schedules.cpu.conv import blocked_plan, tiles_plan
 
     of_tiles = [planning.planned(op, planning.TILES.name, point, cpu) for point in tiles_plan.points(op, cpu)]
     found = {"tiles": planning.plan_conv2d(op, cpu)}
@@ -99,7 +99,7 @@ def _primfunc(plan: Any, op: Any) -> Any:
     """The convolution by a plan with a relu, rounded to what its image is of."""
     from tvm import te, tirx
 
-    from schedules.cpu import planning
+    from relaxc.schedules.cpu import planning
 
     lanes, image = plan.parameters["block"], plan.operator.operands[0]
     a = te.placeholder((1, op.channels // lanes, op.height, op.width, lanes), image, "a")
@@ -143,7 +143,7 @@ def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[]
     """The calls that compute a convolution, of operands of their own; ours are right."""
     import torch
 
-    from service.runtime.library import load_library
+    from relaxc.service.runtime.library import load_library
 
     channels, filters, kernel, stride, size = rows[0]["shape"]
     x, w = drawn(rows[0]["operands"][0], (1, channels, size, size), (filters, channels, kernel, kernel))

@@ -37,12 +37,12 @@ def build(folder: Path) -> None:
     import tvm
     from tvm import te
 
-    from schedules.cpu import planning
-    from schedules.cpu.gemm import packed_plan
-    from schedules.dots import accumulator_of
-    from schedules.hardware import cpu_of
-    from schedules.operators import Matmul
-    from service.lowering import pipeline
+    from relaxc.schedules.cpu import planning
+    from relaxc.schedules.cpu.gemm import packed_plan
+    from relaxc.schedules.dots import accumulator_of
+    from relaxc.schedules.hardware import cpu_of
+    from relaxc.schedules.operators import Matmul
+    from relaxc.service.lowering import pipeline
 
     pipeline.register()
     target = target_of_two_cores()
@@ -129,7 +129,7 @@ def _ratio(times: Sequence[float], first: Sequence[float]) -> float:
 
 def target_of_two_cores() -> Any:
     """Return that of two cores of a Sapphire Rapids."""
-    from service.lowering.target import resolve, to_tvm
+    from relaxc.service.lowering.target import resolve, to_tvm
 
     spec = resolve("sapphirerapids").to_dict()
     kept = {name: spec[name] for name in ("kind", "mcpu", "features")}
@@ -140,7 +140,7 @@ def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[]
     """The calls that compute a product, of operands of their own; ours are right."""
     import torch
 
-    from service.runtime.library import load_library
+    from relaxc.service.runtime.library import load_library
 
     (m, k, n), (left, _) = rows[0]["shape"], rows[0]["operands"]
     a, b = drawn(left, (m, k), (k, n))

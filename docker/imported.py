@@ -27,9 +27,8 @@ LIBRARIES = (
 def ours() -> list[str]:
     """The names of all modules of the service, but for those that run when they are imported."""
     found = []
-    for top in ("service", "schedules"):
-        package = importlib.import_module(top)
-        found += [each.name for each in pkgutil.walk_packages(package.__path__, f"{top}.")]
+    package = importlib.import_module("relaxc")
+    found += [each.name for each in pkgutil.walk_packages(package.__path__, "relaxc.")]
     runs = ("__main__", "env", "script", "_worker")
     return [name for name in found if not name.endswith(runs)]
 

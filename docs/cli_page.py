@@ -8,7 +8,7 @@ from typing import Any
 
 import typer.main
 
-from service.cli.app import app
+from relaxc.service.cli.app import app
 
 __all__ = ["cli_page", "verbs"]
 

@@ -12,8 +12,8 @@ from typing import Any
 from docs.cli_page import cli_page
 from docs.layout_page import layout_page
 from docs.retention_page import retention_page
-from service import errors
-from service.config import Settings
+from relaxc.service import errors
+from relaxc.service.config import Settings
 
 __all__ = ["PAGES", "drawn_tree", "errors_page", "pipeline_page", "settings_page"]
 
@@ -52,7 +52,7 @@ Every error that relaxc raises on purpose has a code. The command line prints
 `relaxc: error [code]: message` and a `remedy:` line on stderr, and exits with the family's exit code; with `--json` it
 also prints `{{"error": {{"code", "message", "remedy", "fault", "node", "retryable", "fields"}}}}` on stdout. The HTTP
 API answers with the same code in an RFC 9457 `application/problem+json` body. The library raises the class, from
-`service.errors`. A family's own code (in bold) is used where no class below it fits. A message may come with a more
+`relaxc.errors`. A family's own code (in bold) is used where no class below it fits. A message may come with a more
 exact remedy than the one listed here. `fault` says who has to change something: the caller (`request`), the model's
 author, the compiler's authors, or who runs the service; `retryable` that the same request may succeed later.
 
@@ -100,11 +100,11 @@ def _default(name: str, field: Any) -> str:
 
 def pipeline_page() -> str:
     """docs/pipeline.md: the phases with their passes, and the ordered schedule rules, of both kinds of target."""
-    from schedules import cpu, cuda
+    from relaxc.schedules import cpu, cuda
 
     phases = {tag: _phases(tag) for tag in ("x86-64-v4", "cuda-sm90")}
     ours = {type(each).__name__: each for found in phases.values() for phase in found for each in phase.passes}
-    ours = {name: each for name, each in sorted(ours.items()) if type(each).__module__.startswith("service.")}
+    ours = {name: each for name, each in sorted(ours.items()) if type(each).__module__.startswith("relaxc.")}
     rules = [*_rule_rows("CPU", cpu.RULES), *_rule_rows("CUDA", cuda.RULES)]
     return f"""# Passes and schedule rules
 
@@ -131,9 +131,9 @@ for every PrimFunc, its parameters, and why those before it declined.
 
 
 def _phases(tag: str) -> list[Any]:
-    from service.lowering.target import resolve, to_tvm
-    from service.passes.pipeline import Job, phases
-    from service.request import Precision
+    from relaxc.service.lowering.target import resolve, to_tvm
+    from relaxc.service.passes.pipeline import Job, phases
+    from relaxc.service.request import Precision
 
     return phases(to_tvm(resolve(tag)), Job(opt_level=3, precision=Precision.FP16, low_dtypes=frozenset({"float16"})))
 
@@ -144,7 +144,7 @@ def _phase_row(phase: Any) -> tuple[str, int, str]:
 
 
 def _pass_name(each: Any) -> str:
-    is_ours = type(each).__module__.startswith("service.")
+    is_ours = type(each).__module__.startswith("relaxc.")
     return f"`{type(each).__name__}`" if is_ours else f"*{each.info.name}*"
 
 

@@ -33,7 +33,7 @@ ROOMS = (
 # Folders without a docstring of their own.
 _FOLDERS = {"service/api/page": "The page at `/`: plain JavaScript, one view or helper a file"}
 _BESIDE = {
-    "docs/  tests/  benchmarks/": "These pages; the tree again, with `zoo/` of models; `peers/`, `kernels/`, `gpu/`",
+    "relaxc/  docs/  tests/  benchmarks/": "The public names, and links to what it packs; these pages; the tree again",
     "tuning_logs/  examples/  docker/": "Records of tunings; the demo, plugins, a CI job; images, and their base",
 }
 _OTHERS = ("service/packaging/native/src", "docker", "runtime_wheel", ".ci")
@@ -57,7 +57,7 @@ def tree() -> str:
 def files() -> str:
     """The names of all modules, a paragraph a package; what is not Python or JavaScript has its suffix."""
     lines = []
-    for top in ("service", "schedules", "benchmarks"):
+    for top in ("relaxc", "service", "schedules", "benchmarks"):
         for folder in _packages(_ROOT / top):
             names = [path.stem for path in _modules(folder)] or [path.stem for path in sorted(folder.glob("*.js"))]
             names += sorted(path.name for path in folder.glob("*.cuh"))
@@ -84,7 +84,8 @@ def layout_page() -> str:
 def _packages(folder: Path) -> Iterator[Path]:
     """`folder` and every package below it, in the order of `ROOMS`, then of their names."""
     yield folder
-    inner = [path for path in folder.iterdir() if (path / "__init__.py").exists() or _named(path) in _FOLDERS]
+    inner = [path for path in folder.iterdir() if not path.is_symlink()]
+    inner = [path for path in inner if (path / "__init__.py").exists() or _named(path) in _FOLDERS]
     in_service = ROOMS if folder.name == "service" else ()
     for path in sorted(inner, key=lambda path: (in_service.index(path.name) if path.name in in_service else 99, path)):
         yield from _packages(path)

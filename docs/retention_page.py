@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from service.config import Settings
-from service.jobs.queue.retention import RULES, Place, Rule
+from relaxc.service.config import Settings
+from relaxc.service.jobs.queue.retention import RULES, Place, Rule
 
 __all__ = ["retention_page"]
 

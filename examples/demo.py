@@ -23,8 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from service.runtime.bench import BenchReport
-    from service.runtime.verification import Verification
+    from relaxc.service.runtime.bench import BenchReport
+    from relaxc.service.runtime.verification import Verification
 
 ROOT = Path(__file__).parent.parent
 START_S = 60.0
@@ -92,7 +92,7 @@ def _run(command: list[Any]) -> str:
 def _server(folder: Path) -> Iterator[str]:
     """`relaxc serve` on a free port of this machine, with a store of its own; stopped at the end, whatever happens."""
     env = {**os.environ, "RELAXC_CACHE_DIR": str(folder / "cache")}
-    command = [sys.executable, "-m", "service", "serve", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "relaxc", "serve", "--host", "127.0.0.1", "--port", "0"]
     log = folder / "server.log"
     with (
         log.open("w") as stderr,
@@ -165,8 +165,8 @@ def _show_answers(answers: list[Answer]) -> None:
 
 
 def _verification(path: Path) -> str:
-    from service.artifact.manifest import Manifest
-    from service.cli.report import verification
+    from relaxc.service.artifact.manifest import Manifest
+    from relaxc.service.cli.report import verification
 
     return verification(Manifest.read(path))[0]
 
@@ -175,10 +175,10 @@ def _compare(model: Path, artifacts: list[Path]) -> int:
     """Runs both artifacts and ONNX Runtime on the same image, in turns, with as many threads each."""
     with _step("run both artifacts beside ONNX Runtime"):
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # tvm would spend seconds on importing it
-        from service import frontend, load
-        from service.runtime.bench import bench
-        from service.runtime.compare import compare
-        from service.runtime.inputs import random_inputs
+        from relaxc.service import frontend, load
+        from relaxc.service.runtime.bench import bench
+        from relaxc.service.runtime.compare import compare
+        from relaxc.service.runtime.inputs import random_inputs
 
         sessions = {path.name.removesuffix(".so"): load(path) for path in artifacts}
         first = next(iter(sessions.values()))

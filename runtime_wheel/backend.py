@@ -1,6 +1,6 @@
 """A build backend: gathers the modules that running an artifact needs, and has setuptools make a wheel of them.
 
-The modules are those of the checkout, imported under another name: `service.runtime` is `relaxc_runtime.runtime`.
+The modules are those of the checkout under another name: `relaxc.service.runtime` becomes `relaxc_runtime.runtime`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE))
 from modules import ROOT, closure, settings_used  # noqa: E402  # pip gives a backend no path but its own
 
 NAME = "relaxc_runtime"
-_OURS = re.compile(r"^(\s*(?:from|import)\s+)service\b", re.MULTILINE)
+_OURS = re.compile(r"^(\s*(?:from|import)\s+)relaxc\.service\b", re.MULTILINE)
 
 
 def build_wheel(folder: str, config: dict[str, Any] | None = None, metadata: str | None = None) -> str:
@@ -46,14 +46,14 @@ def get_requires_for_build_wheel(config: dict[str, Any] | None = None) -> list[s
 def write_project(project: Path) -> None:
     """Write what setuptools makes the wheel of."""
     sys.path.insert(0, str(ROOT))
-    from service import tvm_libraries
+    from relaxc.service import tvm_libraries
 
     package = project / NAME
     for module, path in closure().items():
         copy = package / path.relative_to(ROOT / "service")
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(_OURS.sub(rf"\1{NAME}", path.read_text(encoding="utf-8")), encoding="utf-8")
-        if module == "service":
+        if module == "relaxc.service":
             shutil.copyfile(HERE / "face.py", copy)
     (package / "config.py").write_text(_config(), encoding="utf-8")
     libraries = package / "lib"
@@ -103,7 +103,7 @@ def _packages() -> list[str]:
 
 def _config() -> str:
     """A `config` that has the settings which the modules use, as service/config.py declares them."""
-    from service.config import Settings
+    from relaxc.service.config import Settings
 
     rows = [(name, Settings.model_fields[name]) for name in sorted(settings_used())]
     fields = "\n".join(f"    {name}: {field.annotation.__name__} = {field.default!r}" for name, field in rows)

@@ -1,4 +1,4 @@
-"""Which modules of `service` running an artifact needs: those that it imports, and what they import themselves."""
+"""Which modules of ours running an artifact needs: those that it imports, and what they import themselves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_ROOTS = ("service.runtime.loading", "service.runtime.inputs")
-_REPLACED = frozenset({"service.config"})
+_ROOTS = ("relaxc.service.runtime.loading", "relaxc.service.runtime.inputs")
+_REPLACED = frozenset({"relaxc.service.config"})
 """Of this there is a generated one, which needs no library."""
 
 
@@ -23,8 +23,8 @@ def closure() -> dict[str, Path]:
         if module in found or module in _REPLACED or path is None:
             continue
         found[module] = path
-        pending += [".".join(module.split(".")[:end]) for end in range(1, module.count(".") + 1)]
-        pending += [name for name in imported(path) if name.split(".")[0] == "service"]
+        pending += [".".join(module.split(".")[:end]) for end in range(2, module.count(".") + 1)]
+        pending += [name for name in imported(path) if name.startswith("relaxc.service")]
     return dict(sorted(found.items()))
 
 
@@ -45,6 +45,6 @@ def settings_used() -> set[str]:
 
 
 def _file(module: str) -> Path | None:
-    path = ROOT / module.replace(".", "/")
+    path = ROOT / module.removeprefix("relaxc.").replace(".", "/")
     candidates = (path / "__init__.py", path.with_suffix(".py"))
     return next((file for file in candidates if file.is_file()), None)

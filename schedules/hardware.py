@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from schedules.dots import MMA_SM80, MMA_SM90, WGMMA_SM90, Dot, accumulator_of, bits_of, cpu_dots, reference
-from schedules.ir.types import Target
+from relaxc.schedules.dots import MMA_SM80, MMA_SM90, WGMMA_SM90, Dot, accumulator_of, bits_of, cpu_dots, reference
+from relaxc.schedules.ir.types import Target
 
 __all__ = ["CPUS", "GPUS", "Costs", "Cpu", "Dot", "Gpu", "cpu_of", "gpu_of"]
 

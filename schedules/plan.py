@@ -10,9 +10,9 @@ from typing import Protocol
 import tvm_ffi
 from tvm import s_tir
 
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import PrimFunc, SBlock
-from schedules.operators import Operator, operator_from
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import PrimFunc, SBlock
+from relaxc.schedules.operators import Operator, operator_from
 
 __all__ = ["DEFAULT", "PLAN", "Plan", "Planner", "plan_of", "without_plan"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
-from schedules.hardware import Cpu, cpu_of
-from schedules.ir.types import PrimFunc, Target
-from schedules.operators import Operator
-from schedules.plan import Plan, plan_of
-from schedules.template import Declined, Distinct, Free, Parameters, Points, Rule, Schedule
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.operators import Operator
+from relaxc.schedules.plan import Plan, plan_of
+from relaxc.schedules.template import Declined, Distinct, Free, Parameters, Points, Rule, Schedule
 
 __all__ = ["Planned", "searched", "space_of"]
 
@@ -31,7 +31,7 @@ class Planned(Generic[Op]):
     dtypes: tuple[tuple[str, ...], ...]
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         plan = self._plan(func)
         if isinstance(plan, Declined):
             return plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol, runtime_checkable
 
-from schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.ir.types import PrimFunc, Target
 
 __all__ = ["Choices", "Declined", "Distinct", "Free", "Parameters", "Points", "Rule", "Schedule", "check"]
 
@@ -75,7 +75,7 @@ class Rule(Protocol):
 
 @runtime_checkable
 class Free(Rule, Protocol):
-    """A template whose parameters may be combined freely; `schedules.planned.Planned` is the other kind of rule."""
+    """A template whose parameters may be combined freely; `relaxc.schedules.planned.Planned` is the other kind."""
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """Return the values of each parameter for `func`: every combination gives a right schedule."""

@@ -17,27 +17,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.compiling.ahead import Ahead
-from service.compiling.calibration import QUANTIZED, Samples, calibrated, quantized, samples_of, without_places
-from service.compiling.model_coverage import coverage_of, require_records
-from service.compiling.stages import Front, Stages
-from service.compiling.verifier import verify
-from service.config import settings
-from service.dump import Dump, DumpFolder, no_dump
-from service.errors import (
+from relaxc.service.compiling.ahead import Ahead
+from relaxc.service.compiling.calibration import QUANTIZED, Samples, calibrated, quantized, samples_of, without_places
+from relaxc.service.compiling.model_coverage import coverage_of, require_records
+from relaxc.service.compiling.stages import Front, Stages
+from relaxc.service.compiling.verifier import verify
+from relaxc.service.config import settings
+from relaxc.service.dump import Dump, DumpFolder, no_dump
+from relaxc.service.errors import (
     InvalidOption,
     InvalidRecords,
     ModelNotFound,
 )
-from service.process.task import Emit
-from service.repro import repro_command
-from service.request import CompileOptions, CompileRequest, canonical_json, is_utf8
-from service.signature import Signature
+from relaxc.service.process.task import Emit
+from relaxc.service.repro import repro_command
+from relaxc.service.request import CompileOptions, CompileRequest, canonical_json, is_utf8
+from relaxc.service.signature import Signature
 
 if TYPE_CHECKING:
-    from service.artifact.manifest import Manifest
-    from service.artifact.packing import Built
-    from service.lowering.build import Objects
+    from relaxc.service.artifact.manifest import Manifest
+    from relaxc.service.artifact.packing import Built
+    from relaxc.service.lowering.build import Objects
 
 __all__ = [
     "cover",
@@ -53,8 +53,8 @@ def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions |
 
     Raise ModelNotFound (also for a path that is not UTF-8), UnknownFormat, ModelTooLarge, ModelUnsafe or InvalidTarget.
     """
-    from service import frontend
-    from service.lowering.target import resolve
+    from relaxc.service import frontend
+    from relaxc.service.lowering.target import resolve
 
     path = Path(path).absolute()  # the child has another working folder
     if not is_utf8(path):
@@ -88,8 +88,8 @@ def run(
     `objects` makes the kernels' machine code for a CPU, this process if None.
     Raise a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
-    from service.artifact.packing import LIBRARY, pack_parts
-    from service.records.sources import joined
+    from relaxc.service.artifact.packing import LIBRARY, pack_parts
+    from relaxc.service.records.sources import joined
 
     stage = Stages(emit)
     dump: Dump = DumpFolder(dump_dir) if dump_dir else no_dump
@@ -140,10 +140,10 @@ def _build(
     dump: Dump,
     objects: Objects | None,
 ) -> Built:
-    from service import lowering, passes
-    from service.artifact.packing import Built, table_of
-    from service.artifact.precisions import precisions
-    from service.lowering.target import to_tvm
+    from relaxc.service import lowering, passes
+    from relaxc.service.artifact.packing import Built, table_of
+    from relaxc.service.artifact.precisions import precisions
+    from relaxc.service.lowering.target import to_tvm
 
     with stage("build"):
         target, signature = to_tvm(request.target), made.imported.signature
@@ -165,7 +165,7 @@ def _verified(
     samples: Samples,
     ahead: Ahead,
 ) -> Built:
-    from service.runtime.session import Session
+    from relaxc.service.runtime.session import Session
 
     with stage("verify") as progress:
         session = partial(Session.from_parts, built.library, built.weights, built.manifest)
@@ -183,9 +183,9 @@ def load_and_schedule(
 
     `imported_as` is told the signature as soon as it is known.
     """
-    from service import frontend, lowering, passes
-    from service.lowering.target import to_tvm
-    from service.records.sources import records_for
+    from relaxc.service import frontend, lowering, passes
+    from relaxc.service.lowering.target import to_tvm
+    from relaxc.service.records.sources import records_for
 
     options = request.options
     if options.calibration is not None:
@@ -234,8 +234,8 @@ def load_and_schedule(
 
 def _weights_of(request: CompileRequest) -> frozenset[str]:
     """The digests of the matrices in the model's file."""
-    from service import frontend
-    from service.rounding import digests
+    from relaxc.service import frontend
+    from relaxc.service.rounding import digests
 
     return frozenset(digests(frontend.tensors(request.model.path, request.model.format)))
 
@@ -254,8 +254,8 @@ def cover(request: CompileRequest, emit: Emit) -> None:
 
 def places_read(request: CompileRequest) -> list[Path]:
     """Return the files and folders, beside the model, that a compile of `request` reads: plugins, kernels, records."""
-    from service.input_files import kernel_files, named_files
-    from service.records.sources import places
+    from relaxc.service.input_files import kernel_files, named_files
+    from relaxc.service.records.sources import places
 
     kernels = [file for plugin in request.options.plugins for file in kernel_files(Path(plugin)) if file.is_file()]
     return [*named_files(request.options), *kernels, *places(request.options)]
@@ -263,8 +263,8 @@ def places_read(request: CompileRequest) -> list[Path]:
 
 def _manifest(request: CompileRequest, made: Front, command: str) -> Manifest:
     """All that the artifact says of itself but its numbers; nothing of this build alone, such as a path or a time."""
-    from service.artifact.key import key_for
-    from service.artifact.manifest import Manifest, Requires
+    from relaxc.service.artifact.key import key_for
+    from relaxc.service.artifact.manifest import Manifest, Requires
 
     key = dict(key_for(request).entries)
     options = request.options.to_dict()

@@ -15,8 +15,8 @@ from platformdirs import user_cache_path
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.errors import InvalidOption
-from service.processor import MOST_THREADS
+from relaxc.service.errors import InvalidOption
+from relaxc.service.processor import MOST_THREADS
 
 __all__ = ["Settings", "settings"]
 

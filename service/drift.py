@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from service.compiling.stages import Stages
-from service.errors import MachineMismatch
-from service.process.task import Emit
-from service.records.record import Record, RecordTarget, Workload
-from service.request import CompileRequest
-from service.tuner import find_tasks
-from service.tuning.generic import recorded
-from service.tuning.task import Task
+from relaxc.service.compiling.stages import Stages
+from relaxc.service.errors import MachineMismatch
+from relaxc.service.process.task import Emit
+from relaxc.service.records.record import Record, RecordTarget, Workload
+from relaxc.service.request import CompileRequest
+from relaxc.service.tuner import find_tasks
+from relaxc.service.tuning.generic import recorded
+from relaxc.service.tuning.task import Task
 
 __all__ = ["DRIFT", "Drift", "run"]
 
@@ -61,8 +61,8 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed
     machine was too loud to be believed under `loud`, and under `machine` how many times as long as there the untuned
     kernels take here, in the median. Raise MachineMismatch where this machine is not the target's.
     """
-    from service.lowering.target import missing_features
-    from service.records.sources import records_for
+    from relaxc.service.lowering.target import missing_features
+    from relaxc.service.records.sources import records_for
 
     request.target.single("a measurement")
     if lacking := missing_features(request.target):
@@ -96,7 +96,7 @@ def _machine(rows: list[Drift]) -> float | None:
 def _measure(
     request: CompileRequest, chosen: list[tuple[Task, Record]], workdir: Path, emit: Emit
 ) -> tuple[list[Drift], bool]:
-    from service.tuning.measure.measurer import Measurer
+    from relaxc.service.tuning.measure.measurer import Measurer
 
     rows, loud = [], False
     with Measurer(request.target, threads=request.target.cores, builders=1) as measurer:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from service.errors import DigestMismatch
-from service.request import CompileOptions, Seen
+from relaxc.service.errors import DigestMismatch
+from relaxc.service.request import CompileOptions, Seen
 
 __all__ = ["KERNEL_NAME", "check_unchanged", "is_special", "kernel_files", "named_files", "see", "triton_version"]
 

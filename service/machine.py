@@ -13,9 +13,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from service.cgroups import cores_left, memory_left
-from service.processor import FAMILIES, Cache, Cpu, caches_in, known_features, microarchitecture, parse_cpuinfo, read
-from service.request import TargetSpec
+from relaxc.service.cgroups import cores_left, memory_left
+from relaxc.service.processor import (
+    FAMILIES,
+    Cache,
+    Cpu,
+    caches_in,
+    known_features,
+    microarchitecture,
+    parse_cpuinfo,
+    read,
+)
+from relaxc.service.request import TargetSpec
 
 __all__ = [
     "FAMILIES",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from service.config import settings
-from service.errors import InvalidTarget
-from service.lowering.target import resolve
-from service.request import CompileOptions, CompileRequest, TargetSpec, canonical_json
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidTarget
+from relaxc.service.lowering.target import resolve
+from relaxc.service.request import CompileOptions, CompileRequest, TargetSpec, canonical_json
 
 __all__ = ["repro_command", "tune_command", "tuned_remedy"]
 

@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from service.errors import InvalidOption, InvalidShape, InvalidTarget
-from service.signature import Dim
+from relaxc.service.errors import InvalidOption, InvalidShape, InvalidTarget
+from relaxc.service.signature import Dim
 
 __all__ = [
     "Calibration",
@@ -331,7 +331,7 @@ def model_digest(sha256: str, data: Mapping[str, str]) -> str:
     A model with external data is the SHA-256 of `{"data":{NAME:SHA256,…},"model":SHA256}`, as canonical JSON in UTF-8:
     `sha256` of the model's own file, which has no name in it, and `data` of each file beside it, by plain name. So who
     has the files can compute it without reading one as a model: a server hashes them while they arrive, and believes
-    nobody. No file that is a model begins with a brace (`service.frontend.model_file`), so none passes for such a text.
+    nobody. No file that is a model begins with a brace (`frontend.model_file`), so none passes for such a text.
     """
     if not data:
         return sha256

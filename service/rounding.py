@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.errors import InvalidOption
+from relaxc.service.errors import InvalidOption
 
 if TYPE_CHECKING:
     import numpy as np

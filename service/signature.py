@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from service.errors import InvalidOption, InvalidShape, UnsupportedModel
+from relaxc.service.errors import InvalidOption, InvalidShape, UnsupportedModel
 
 __all__ = ["MAX_DIM_CHARS", "Condition", "Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
 

@@ -13,19 +13,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.compiler import load_and_schedule
-from service.compiling.stages import Stages
-from service.dump import no_dump
-from service.errors import InvalidOption, MachineMismatch, ToolMissing
-from service.process.task import Emit
-from service.request import CompileRequest, TargetSpec
-from service.tuning.options import TuneOptions
+from relaxc.service.compiler import load_and_schedule
+from relaxc.service.compiling.stages import Stages
+from relaxc.service.dump import no_dump
+from relaxc.service.errors import InvalidOption, MachineMismatch, ToolMissing
+from relaxc.service.process.task import Emit
+from relaxc.service.request import CompileRequest, TargetSpec
+from relaxc.service.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
-    from service.lowering import RecordPlanner
-    from service.passes import Optimized
-    from service.runtime.peak import Peak
-    from service.tuning.tasks import FoundTasks
+    from relaxc.service.lowering import RecordPlanner
+    from relaxc.service.passes import Optimized
+    from relaxc.service.runtime.peak import Peak
+    from relaxc.service.tuning.tasks import FoundTasks
 
 __all__ = ["STAGES", "find_tasks", "run", "tasks_in"]
 
@@ -41,8 +41,8 @@ def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit
     and curve.svg. With `list_only` the event has the tasks instead. Raise a RelaxcError, whose `fields["stage"]`
     names the stage.
     """
-    from service.tuning.listing import listed
-    from service.tuning.session import Session
+    from relaxc.service.tuning.listing import listed
+    from relaxc.service.tuning.session import Session
 
     _require(request.target, options)
     request = _for_threads(request, options)
@@ -79,12 +79,12 @@ def tasks_in(
 
     `planner` is the one that planned it; without one the kernels' epilogues are in no key.
     """
-    from service.lowering.planner import plans_in
-    from service.lowering.target import to_tvm
-    from service.passes.common.constants import size_bytes
-    from service.passes.common.weight_operands import weight_operands
-    from service.tuning.measure.builder_worker import known_rules
-    from service.tuning.tasks import tasks_of
+    from relaxc.service.lowering.planner import plans_in
+    from relaxc.service.lowering.target import to_tvm
+    from relaxc.service.passes.common.constants import size_bytes
+    from relaxc.service.passes.common.weight_operands import weight_operands
+    from relaxc.service.tuning.measure.builder_worker import known_rules
+    from relaxc.service.tuning.tasks import tasks_of
 
     return tasks_of(
         optimized.module,
@@ -102,7 +102,7 @@ def tasks_in(
 
 def _require(spec: TargetSpec, options: TuneOptions) -> None:
     """Raise ToolMissing without the extra `tune`, MachineMismatch where this machine cannot run the candidates."""
-    from service.lowering.target import missing_features
+    from relaxc.service.lowering.target import missing_features
 
     spec.single("a tuning")
     for library in _NEEDED:
@@ -130,7 +130,7 @@ def _require_plain(spec: TargetSpec, options: TuneOptions) -> None:
 
 def _for_threads(request: CompileRequest, options: TuneOptions) -> CompileRequest:
     """The request for as many cores as candidates are timed on: templates divide their work among the target's."""
-    from service.runtime.threads import default_threads
+    from relaxc.service.runtime.threads import default_threads
 
     if request.target.kind == "cuda":
         return request
@@ -141,7 +141,7 @@ def _for_threads(request: CompileRequest, options: TuneOptions) -> CompileReques
 
 def _peak(request: CompileRequest, options: TuneOptions) -> Peak | None:
     """What this machine reaches with the target's instructions; None where candidates run elsewhere, or on a GPU."""
-    from service.runtime.peak import peak
+    from relaxc.service.runtime.peak import peak
 
     target = request.target
     return None if options.tracker or target.kind == "cuda" else peak(target.cores, target=target)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
-from service.errors import MachineMismatch
+from relaxc.service.errors import MachineMismatch
 
 __all__ = ["CUDA", "EXTRA", "FFI", "RUNTIME", "ffi_folder", "licenses", "runtime_folder", "runtime_version"]
 

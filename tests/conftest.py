@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from schedules.strict import STRICT
+from relaxc.schedules.strict import STRICT
 from tests.sampling import mark_unsampled
 from tests.zoo.folder import share_exports
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from service import machine
+from relaxc.service import machine
 
 __all__ = ["needs_gpu"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service import processor
+from relaxc.service import processor
 
 __all__ = ["MACHINES", "UNKNOWN", "Machine"]
 

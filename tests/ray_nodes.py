@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from service.jobs.ray.resources import resources_of
-from service.jobs.workers.machine import Machine
+from relaxc.service.jobs.ray.resources import resources_of
+from relaxc.service.jobs.workers.machine import Machine
 
 __all__ = ["MACHINE", "RayNodes", "machine", "running_ray"]
 

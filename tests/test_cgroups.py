@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cgroups import cores_left, memory_left, unified
+from relaxc.service.cgroups import cores_left, memory_left, unified
 
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 CPU_1 = "33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct ro,nosuid - cgroup cgroup rw,cpu,cpuacct"

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import service
-from service import compiler, config, frontend
-from service.artifact.manifest import code_extent
-from service.compiling import verifier
-from service.compiling.stages import Front
-from service.errors import InvalidRecords, NotTuned, VerificationFailed
-from service.frontend import Move
-from service.jobs.local import calls as local
-from service.records.files import append
-from service.request import CompileOptions, Precision
-from service.runtime.inputs import random_inputs
+import relaxc
+from relaxc.service import compiler, config, frontend
+from relaxc.service.artifact.manifest import code_extent
+from relaxc.service.compiling import verifier
+from relaxc.service.compiling.stages import Front
+from relaxc.service.errors import InvalidRecords, NotTuned, VerificationFailed
+from relaxc.service.frontend import Move
+from relaxc.service.jobs.local import calls as local
+from relaxc.service.records.files import append
+from relaxc.service.request import CompileOptions, Precision
+from relaxc.service.runtime.inputs import random_inputs
 from tests import zoo
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.records.samples import record_of_row
@@ -47,7 +47,7 @@ def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.sampled("cnn-onnx")
 @pytest.mark.parametrize(("family", "format"), FAST)
 def test_a_model_becomes_a_verified_artifact(family: str, format: str) -> None:
-    made = service.compile(zoo.export(family, format))
+    made = relaxc.compile(zoo.export(family, format))
     assert made.manifest.verified is True, made.manifest.verification
     assert not any(row["rule"] is None for row in made.manifest.schedule)
 
@@ -55,14 +55,14 @@ def test_a_model_becomes_a_verified_artifact(family: str, format: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_16_bit_program_is_verified_in_its_own_dtype(dtype: str) -> None:
-    made = service.compile(zoo.export("bert", "pt2", dtype=dtype))
+    made = relaxc.compile(zoo.export("bert", "pt2", dtype=dtype))
     assert made.manifest.verified is True, made.manifest.verification
     assert {spec.dtype for spec in made.manifest.signature.outputs} == {dtype}
 
 
-@pytest.mark.parametrize("precision", [service.Precision.FP16, service.Precision.BF16])
-def test_mixed_precision_keeps_the_boundary(precision: service.Precision) -> None:
-    made = service.compile(zoo.export("cnn", "onnx"), options=service.CompileOptions(precision=precision))
+@pytest.mark.parametrize("precision", [relaxc.Precision.FP16, relaxc.Precision.BF16])
+def test_mixed_precision_keeps_the_boundary(precision: relaxc.Precision) -> None:
+    made = relaxc.compile(zoo.export("cnn", "onnx"), options=relaxc.CompileOptions(precision=precision))
     assert made.manifest.verified is True, made.manifest.verification
     assert {spec.dtype for spec in made.manifest.signature.outputs} == {"float32"}
 
@@ -75,12 +75,12 @@ def test_one_artifact_for_several_gpus_has_each_weight_once(tmp_path: Path) -> N
     nodes = [node("Gemm", ["x", "w", "b"], ["sum"]), node("Relu", ["sum"], ["y"])]
     low = TensorProto.FLOAT16
     net = write(tmp_path, model(nodes, [value("x", [32, 64], low)], [value("y", [32, 96], low)], **weights))
-    made = service.compile(net, target="cuda-sm90,cuda-sm80")
+    made = relaxc.compile(net, target="cuda-sm90,cuda-sm80")
     assert made.manifest.target_names == "cuda-sm80,cuda-sm90"
     older, newer = made.manifest.parts
     assert {tensor.name for tensor in newer.weights.tensors} <= {tensor.name for tensor in older.weights.tensors}
     assert "cuda.gemm_sm90" in {row["rule"] for row in newer.schedule} - {row["rule"] for row in older.schedule}
-    assert service.compile(net, target="cuda-sm80,cuda-sm90").digest == made.digest
+    assert relaxc.compile(net, target="cuda-sm80,cuda-sm90").digest == made.digest
     extent = code_extent(made.path, made.manifest, 1)
     assert extent is not None and made.path.read_bytes()[extent[0] :].startswith(b"\x7fELF")
 
@@ -88,9 +88,9 @@ def test_one_artifact_for_several_gpus_has_each_weight_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("format", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_one_artifact_takes_several_batches_and_lengths(format: str) -> None:
     path = zoo.export("bert", format, dynamic=True)
-    made = service.compile(path)
+    made = relaxc.compile(path)
     assert made.manifest.verified is True, made.manifest.verification
-    session = service.load(made.path)
+    session = relaxc.load(made.path)
     reference = frontend.reference(path, frontend.identify(path))
     names = [name for spec in session.signature.inputs for name in spec.shape if isinstance(name, str)]
     batch, length = dict.fromkeys(names)
@@ -103,15 +103,15 @@ def test_one_artifact_takes_several_batches_and_lengths(format: str) -> None:
 
 @pytest.mark.slow
 def test_a_size_outside_the_bounds_is_refused_by_name() -> None:
-    made = service.compile(zoo.export("bert", "pt2", dynamic=True))
-    session = service.load(made.path)
+    made = relaxc.compile(zoo.export("bert", "pt2", dynamic=True))
+    session = relaxc.load(made.path)
     name, bounds = next((n, b) for n, b in session.signature.dims if b.maximum is not None)
     shape = {n: (bounds.maximum or 0) + 1 if n == name else b.minimum for n, b in session.signature.dims}
     inputs = {
         spec.name: np.zeros([shape.get(d, d) if isinstance(d, str) else d for d in spec.shape], spec.dtype)
         for spec in session.signature.inputs
     }
-    with pytest.raises(service.errors.InputShape, match=name):
+    with pytest.raises(relaxc.errors.InputShape, match=name):
         session(inputs)
 
 
@@ -125,8 +125,8 @@ def test_equal_requests_give_equal_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_artifact_for_a_machine_that_is_not_here_is_not_verified_and_says_so() -> None:
-    made = service.compile(zoo.export("cnn", "onnx"), target="aarch64") if _can_link_aarch64() else None
-    cuda = service.compile(zoo.export("cnn", "onnx"), target="cuda-sm90") if _has_nvcc() else None
+    made = relaxc.compile(zoo.export("cnn", "onnx"), target="aarch64") if _can_link_aarch64() else None
+    cuda = relaxc.compile(zoo.export("cnn", "onnx"), target="cuda-sm90") if _has_nvcc() else None
     for artifact in filter(None, (made, cuda)):
         assert artifact.manifest.verified is None
         assert str(artifact.manifest.verification).startswith("not verified: this machine cannot run it")
@@ -141,7 +141,7 @@ def test_a_convolution_whose_sum_is_one_step_has_no_loop_to_prefetch_in(tmp_path
     nodes = [node("Conv", ["x", "a"], ["y"]), node("Relu", ["y"], ["r"]), node("Conv", ["r", "b"], ["z"])]
     image = [1, 24, 32, 32]
     path = write(tmp_path, model(nodes, [value("x", image)], [value("z", image)], **held))
-    service.compile(path, target="aarch64")
+    relaxc.compile(path, target="aarch64")
 
 
 def _can_link_aarch64() -> bool:
@@ -155,21 +155,21 @@ def _has_nvcc() -> bool:
 def test_a_symbolic_model_is_right_with_the_records_of_its_kernels(tmp_path: Path) -> None:
     """The same records serve every size, and a compile is as right with them as without."""
     path = zoo.export("mlp", "onnx", dynamic=True)
-    untuned = service.compile(path, options=service.CompileOptions(default_records=False)).manifest
+    untuned = relaxc.compile(path, options=relaxc.CompileOptions(default_records=False)).manifest
     made = [
         record_of_row({**row, "parameters": {**row["parameters"], "rows": 1}}, untuned.target)
         for row in untuned.schedule
         if "rows" in row["parameters"]
     ]
     append(tmp_path, made)
-    options = service.CompileOptions(records=(str(tmp_path),), default_records=False, require_tuned="all")
-    tuned = service.compile(path, options=options).manifest
+    options = relaxc.CompileOptions(records=(str(tmp_path),), default_records=False, require_tuned="all")
+    tuned = relaxc.compile(path, options=options).manifest
     behind = {row["record"]["digest"] for row in tuned.schedule if row["source"] == "record"}
     assert made and behind == {one.digest for one in made}
     assert tuned.verified is True, tuned.verification
     assert tuned.digests["tuning"] != untuned.digests["tuning"]
     with pytest.raises(NotTuned, match="have no tuning record") as missing:
-        service.compile(path, options=replace(options, records=()))
+        relaxc.compile(path, options=replace(options, records=()))
     assert "sizes that are known at run time only: fix them with `--shape`" in missing.value.remedy
 
 

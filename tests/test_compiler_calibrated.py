@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from service import compiler, frontend
-from service.artifact.key import key_for
-from service.compiling import calibration, verifier
-from service.errors import InvalidOption, UnsupportedModel, VerificationFailed
-from service.request import Calibration, CompileOptions, CompileRequest, Precision
-from service.runtime.loading import load
-from service.runtime.session import Session
+from relaxc.service import compiler, frontend
+from relaxc.service.artifact.key import key_for
+from relaxc.service.compiling import calibration, verifier
+from relaxc.service.errors import InvalidOption, UnsupportedModel, VerificationFailed
+from relaxc.service.request import Calibration, CompileOptions, CompileRequest, Precision
+from relaxc.service.runtime.loading import load
+from relaxc.service.runtime.session import Session
 from tests.frontend.onnx.harness import model, node, value, write
 
 RNG = np.random.default_rng(0)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import service
-from service import frontend
-from service.cli.report import verification
-from service.errors import VerificationFailed
-from service.frontend.onnx import double
+import relaxc
+from relaxc.service import frontend
+from relaxc.service.cli.report import verification
+from relaxc.service.errors import VerificationFailed
+from relaxc.service.frontend.onnx import double
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.test_compiler_quantized import judged
 
@@ -27,7 +27,7 @@ def norm(scale: float = 1.0) -> Any:
 
 
 def test_an_artifact_that_is_nearer_to_float64_than_the_reference_passes_and_says_so(tmp_path: Path) -> None:
-    made = service.compile(write(tmp_path, norm()))
+    made = relaxc.compile(write(tmp_path, norm()))
     found: Any = made.manifest.verification
     (row,) = found["outputs"]
     assert found["passed"] and row["float64"]["artifact"] < 2e-5 < 1e-4 < row["float64"]["reference"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import service
-from service.errors import VerificationFailed
-from service.request import CompileOptions, Precision
+import relaxc
+from relaxc.service.errors import VerificationFailed
+from relaxc.service.request import CompileOptions, Precision
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.test_compiler_quantized import judged
 
@@ -37,7 +37,7 @@ def test_a_zero_pad_before_a_pooling_is_judged_without_pad_fusion(
     dtype: str, precision: Precision | None, tmp_path: Path
 ) -> None:
     path = write(tmp_path, stem(dtype=dtype))
-    found: Any = service.compile(path, options=CompileOptions(precision=precision)).manifest.verification
+    found: Any = relaxc.compile(path, options=CompileOptions(precision=precision)).manifest.verification
     (row,) = found["outputs"]
     assert found["passed"] and row["scaled_error"] < 1e-2
     assert row["second_opinion"]["optimized"] > 0.1 < row["second_opinion"]["apart"]

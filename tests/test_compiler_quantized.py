@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import service
-from service import compiler, frontend
-from service.compiling import verifier
-from service.errors import VerificationFailed
-from service.request import CompileOptions
-from service.runtime import load
+import relaxc
+from relaxc.service import compiler, frontend
+from relaxc.service.compiling import verifier
+from relaxc.service.errors import VerificationFailed
+from relaxc.service.request import CompileOptions
+from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 
 IMAGE, CHANNELS = (1, 8, 12, 12), (8, 24, 24, 16)
@@ -156,7 +156,7 @@ def test_a_fault_among_large_codes_is_caught(tmp_path: Path) -> None:
 
 
 def judged(right: Path, wrong: Path) -> Any:
-    made = service.compile(wrong, options=CompileOptions(verify=False))
+    made = relaxc.compile(wrong, options=CompileOptions(verify=False))
     request = compiler.prepare(right)
     signature = frontend.inspect(right, request.model.format).signature
     return verifier.verify(request, signature, lambda: load(made.path), lambda *_: None)

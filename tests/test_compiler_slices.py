@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import service
-from service.errors import VerificationFailed
-from service.request import CompileOptions, Precision
+import relaxc
+from relaxc.service.errors import VerificationFailed
+from relaxc.service.request import CompileOptions, Precision
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.test_compiler_quantized import judged
 
@@ -103,16 +103,16 @@ def cancelling(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["difference", "tail of a GELU", "half an image of zeros", "a certain softmax"])
 def test_what_cancels_out_in_a_right_build_is_no_fault(kind: str, tmp_path: Path) -> None:
-    assert service.compile(write(tmp_path, cancelling(kind))).manifest.verified is True
+    assert relaxc.compile(write(tmp_path, cancelling(kind))).manifest.verified is True
 
 
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
 def test_a_difference_in_16_bits_passes(precision: Precision, tmp_path: Path) -> None:
     options = CompileOptions(precision=precision)
-    assert service.compile(write(tmp_path, columns([300, 1.0])), options=options).manifest.verified is True
+    assert relaxc.compile(write(tmp_path, columns([300, 1.0])), options=options).manifest.verified is True
 
 
 def test_a_classifier_s_logits_near_zero_are_left_alone(tmp_path: Path) -> None:
     """One row of a thousand: the least is a thousandth of the rest by chance, and no reference needs to be moved."""
-    found: Any = service.compile(write(tmp_path, columns(np.ones(1000), rows=1))).manifest.verification
+    found: Any = relaxc.compile(write(tmp_path, columns(np.ones(1000), rows=1))).manifest.verification
     assert found["passed"] and "slice_error" not in found["outputs"][0]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import service
-from service import compiler, frontend
-from service.compiling import verifier
-from service.errors import ModelMalformed, UnsupportedModel, VerificationFailed
-from service.request import CompileOptions
-from service.runtime import load
+import relaxc
+from relaxc.service import compiler, frontend
+from relaxc.service.compiling import verifier
+from relaxc.service.errors import ModelMalformed, UnsupportedModel, VerificationFailed
+from relaxc.service.request import CompileOptions
+from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 
 UNVERIFIED = CompileOptions(verify=False)
@@ -32,10 +32,10 @@ def out_of_range(folder: Path) -> Path:
 
 def test_a_model_that_its_reference_stops_in_compiles_unverified_alone(tmp_path: Path) -> None:
     path = out_of_range(tmp_path)
-    made = service.compile(path, options=UNVERIFIED)
+    made = relaxc.compile(path, options=UNVERIFIED)
     assert str(made.manifest.verification).startswith("not verified: the reference does not run it")
     with pytest.raises(ModelMalformed, match="ONNX Runtime stops in the model") as refused:
-        service.compile(path)
+        relaxc.compile(path)
     assert "--no-verify" in refused.value.remedy
 
 
@@ -46,7 +46,7 @@ def test_integers_at_which_the_reference_stops_are_drawn_otherwise(tmp_path: Pat
     inputs = [value(each, [64], TensorProto.INT64) for each in ("x", "z") if each not in table]
     kind = TensorProto.FLOAT if table else TensorProto.INT64
     out = value("y", [64, 8] if table else [64], kind)
-    made = service.compile(write(tmp_path, model([node(name, ["x", "z"], ["y"])], inputs, [out], **table)))
+    made = relaxc.compile(write(tmp_path, model([node(name, ["x", "z"], ["y"])], inputs, [out], **table)))
     assert made.manifest.verified
 
 
@@ -60,7 +60,7 @@ def test_inputs_and_outputs_without_dims_are_compared(tmp_path: Path, dtype: str
     ]
     given = [value("s", [], kind.get(dtype, TensorProto.BOOL)), value("x", [3])]
     path = write(tmp_path, model(graph, given, [value("y", [3]), value("z", [])]))
-    session = load(service.compile(path).path)
+    session = load(relaxc.compile(path).path)
     found = session({"s": np.array(1, dtype), "x": np.arange(3, dtype="float32")})
     assert [found["y"].tolist(), found["z"].tolist()] == [[0, 1, 2], -1]
 
@@ -78,7 +78,7 @@ def test_a_product_that_loses_digits_where_inputs_have_one_sign_is_found(tmp_pat
         node("Sub", ["far", "sum"], ["y"]),
     ]
     held = {"w": weights + shift, "ones": np.full((depth, 8), shift, "float32")}
-    made = service.compile(write(tmp_path, model(nodes, *shapes, **held), "wrong.onnx"), options=UNVERIFIED)
+    made = relaxc.compile(write(tmp_path, model(nodes, *shapes, **held), "wrong.onnx"), options=UNVERIFIED)
     request = compiler.prepare(right)
     signature = frontend.inspect(right, request.model.format).signature
     with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
@@ -87,7 +87,7 @@ def test_a_product_that_loses_digits_where_inputs_have_one_sign_is_found(tmp_pat
 
 def test_inputs_of_one_sign_are_left_out_where_the_model_has_no_numbers_for_them(tmp_path: Path) -> None:
     path = write(tmp_path, model([node("Acos", ["x"], ["y"])], [value("x", [64])], [value("y", [64])]))
-    found: Any = service.compile(path).manifest.verification
+    found: Any = relaxc.compile(path).manifest.verification
     assert found["passed"] and found["outputs"][0]["nonfinite"] > 0
 
 
@@ -98,15 +98,15 @@ def test_inputs_and_outputs_of_bfloat16_are_compared(tmp_path: Path, op: str) ->
     given, attributes = ["x", "x"] if op == "MatMul" else ["x"], {"to": TensorProto.FLOAT} if op == "Cast" else {}
     y = value("y", [16, 16], TensorProto.FLOAT if op == "Cast" else low)
     path = write(tmp_path, model([node(op, given, ["y"], **attributes)], [x], [y]))
-    found: Any = service.compile(path).manifest.verification
+    found: Any = relaxc.compile(path).manifest.verification
     assert found["passed"] and found["outputs"][0]["compared"] == 256
 
 
 ALONE = """
 import sys
 import numpy as np
-import service
-outputs = service.load(sys.argv[1])(x=np.array([[0, 2, 0], [3, 0, -1]], np.float32))
+import relaxc
+outputs = relaxc.load(sys.argv[1])(x=np.array([[0, 2, 0], [3, 0, -1]], np.float32))
 assert "tvm" not in sys.modules
 print(outputs["y"].tolist())
 """
@@ -116,7 +116,7 @@ print(outputs["y"].tolist())
 def test_sizes_that_values_decide_need_the_runtime_alone(tmp_path: Path, shape: Any) -> None:
     """In Python; tests/packaging/test_package.py has it of a package."""
     graph = model([node("NonZero", ["x"], ["y"])], [value("x", shape)], [value("y", [2, "n"], TensorProto.INT64)])
-    made = service.compile(write(tmp_path, graph), output=tmp_path / "model.so")
+    made = relaxc.compile(write(tmp_path, graph), output=tmp_path / "model.so")
     assert made.manifest.verified is True
     said = subprocess.run([sys.executable, "-c", ALONE, made.path], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[[0, 1, 1], [1, 0, 2]]"
@@ -125,4 +125,4 @@ def test_sizes_that_values_decide_need_the_runtime_alone(tmp_path: Path, shape: 
 def test_what_only_python_computes_is_refused_by_name(tmp_path: Path) -> None:
     graph = model([node("Unique", ["x"], ["y"])], [value("x", [5])], [value("y", ["n"])])
     with pytest.raises(UnsupportedModel, match="unique"):
-        service.compile(write(tmp_path, graph))
+        relaxc.compile(write(tmp_path, graph))

@@ -12,12 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from schedules.cpu.gemm import blocks_compute
-from service.compiler import prepare, run
-from service.errors import InvalidOption, VerificationFailed
-from service.request import CompileOptions
-from service.runtime.loading import load
-from service.runtime.session import Session
+from relaxc.schedules.cpu.gemm import blocks_compute
+from relaxc.service.compiler import prepare, run
+from relaxc.service.errors import InvalidOption, VerificationFailed
+from relaxc.service.request import CompileOptions
+from relaxc.service.runtime.loading import load
+from relaxc.service.runtime.session import Session
 from tests.frontend.onnx.harness import model, node, value, write
 
 VOCABULARY, WIDTH, HIDDEN = 300, 128, 256
@@ -142,7 +142,7 @@ def _shifted(*parts: Any) -> Any:
 
 @pytest.mark.parametrize("fault", [_swapped, _shifted])
 def test_a_fault_in_the_packing_is_found(tmp_path: Path, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from schedules.cpu import planning
+    from relaxc.schedules.cpu import planning
 
     monkeypatch.setattr(planning, "pack_blocks", fault)
     with pytest.raises(VerificationFailed):
@@ -150,7 +150,7 @@ def test_a_fault_in_the_packing_is_found(tmp_path: Path, fault: Any, monkeypatch
 
 
 def test_a_wrong_zero_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service.passes.layout import pack_block_weights
+    from relaxc.service.passes.layout import pack_block_weights
     from tests.frontend.onnx.test_block_weights import n_bits
 
     path, _ = n_bits(tmp_path, 1, 512, 64, 32, 4, True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.config import Settings, settings
-from service.errors import InvalidOption
+from relaxc.service.config import Settings, settings
+from relaxc.service.errors import InvalidOption
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from service.config import Settings
-from service.process.sandbox.seccomp import _CHANGES_MODES, _DENIED
+from relaxc.service.config import Settings
+from relaxc.service.process.sandbox.seccomp import _CHANGES_MODES, _DENIED
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")

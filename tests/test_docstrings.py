@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_layers import MODULES, under
 
-ROOMS = ("service", "schedules")
+ROOMS = ("relaxc.service", "relaxc.schedules")
 """Where it holds."""
 
 NO_VERBS = {"The", "A", "An", "Whether", "What", "Every", "Each", "All", "Its", "How", "Where", "Which"}
@@ -48,6 +48,6 @@ def test_public_functions_say_what_they_do(room: str) -> None:
         for name, path in MODULES.items()
         if under(name, (room,))
         for function in functions(path)
-        if (text := ast.get_docstring(function)) and name != "service.cli.app" and not begins_with_a_verb(text)
+        if (text := ast.get_docstring(function)) and name != "relaxc.service.cli.app" and not begins_with_a_verb(text)
     ]
     assert not wrong, "\n".join(wrong)

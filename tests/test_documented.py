@@ -14,11 +14,11 @@ import pytest
 import typer.main
 
 from docs.generate import PAGES, drawn_tree
-from schedules import cpu
-from service import errors
-from service.cli.app import app
-from service.config import Settings
-from service.errors import RelaxcError, by_code
+from relaxc.schedules import cpu
+from relaxc.service import errors
+from relaxc.service.cli.app import app
+from relaxc.service.config import Settings
+from relaxc.service.errors import RelaxcError, by_code
 from tests.test_layers import ROOT
 
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service import drift
+from relaxc.service import drift
 from tests.records.samples import record
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from service import errors
-from service.errors import RelaxcError, by_code
+from relaxc.service import errors
+from relaxc.service.errors import RelaxcError, by_code
 
 KINDS = sorted(by_code().values(), key=lambda kind: kind.code)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.input_files import kernel_files
+from relaxc.service.input_files import kernel_files
 from tests.triton_kernels import EXAMPLE
 
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from service.cli.app import app
-from service.config import Settings
+from relaxc.service.cli.app import app
+from relaxc.service.config import Settings
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docker" / "kubernetes"
@@ -99,7 +99,7 @@ def test_every_setting_is_one_of_ours() -> None:
 
 
 def test_a_server_is_asked_what_it_answers() -> None:
-    from service.api.app import create_app
+    from relaxc.service.api.app import create_app
 
     paths = set(create_app().openapi()["paths"])
     container, service = CONTAINERS["Deployment/relaxc-server"], ALL["Service/relaxc"]["spec"]

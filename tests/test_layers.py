@@ -52,26 +52,35 @@ JOBS = (
 
 # Who → what it may import although the floors forbid it, and why. Prefixes of module names.
 EXCEPTIONS = {
-    ("service.runtime.loading", "service.artifact.manifest"): "what is loaded says itself what it needs",
-    ("service.runtime.session", "service.artifact.manifest"): "an artifact says itself how it is to be called",
+    ("relaxc.service.runtime.loading", "relaxc.service.artifact.manifest"): "what is loaded says itself what it needs",
+    (
+        "relaxc.service.runtime.session",
+        "relaxc.service.artifact.manifest",
+    ): "an artifact says itself how it is to be called",
 }
 MAX_EXCEPTIONS = 6
 
 # `schedules` is low, but only these may use it.
 # `passes` asks for the hardware row (a blocked layout has the width of a vector), and for what reads and builds TIR.
-USES_SCHEDULES = ("service.lowering", "service.tuning", "service.records", "service.passes", "schedules")
+USES_SCHEDULES = (
+    "relaxc.service.lowering",
+    "relaxc.service.tuning",
+    "relaxc.service.records",
+    "relaxc.service.passes",
+    "relaxc.schedules",
+)
 
 # Stages that a shell may import inside functions only: they load numpy, tvm or a framework.
 NOT_AT_IMPORT = {
     "cli": (
-        "service.api",
-        "service.client",
-        "service.runtime",
-        "service.frontend",
-        "service.passes",
-        "service.compiler",
-        "service.jobs",
-        "service.packaging",
+        "relaxc.service.api",
+        "relaxc.service.client",
+        "relaxc.service.runtime",
+        "relaxc.service.frontend",
+        "relaxc.service.passes",
+        "relaxc.service.compiler",
+        "relaxc.service.jobs",
+        "relaxc.service.packaging",
     )
 }
 
@@ -80,66 +89,77 @@ FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers", "triton")
 # Library → the modules that may import it at module level, and those that may inside a function too. Prefixes.
 LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tvm": (
-        ("service.frontend", "service.passes", "service.lowering", "service.tuning", "service.runtime", "schedules"),
         (
-            "service.lowering.target",
-            "service.process.worker",
-            "service.compiler",
-            "service.records",
-            "service.process.timings",
+            "relaxc.service.frontend",
+            "relaxc.service.passes",
+            "relaxc.service.lowering",
+            "relaxc.service.tuning",
+            "relaxc.service.runtime",
+            "relaxc.schedules",
+        ),
+        (
+            "relaxc.service.lowering.target",
+            "relaxc.service.process.worker",
+            "relaxc.service.compiler",
+            "relaxc.service.records",
+            "relaxc.service.process.timings",
         ),
     ),
-    "torch": ((), ("service.frontend", "service.runtime", "service.jobs")),
-    "onnx": (("service.frontend",), ()),
-    "onnxruntime": ((), ("service.frontend",)),
+    "torch": ((), ("relaxc.service.frontend", "relaxc.service.runtime", "relaxc.service.jobs")),
+    "onnx": (("relaxc.service.frontend",), ()),
+    "onnxruntime": ((), ("relaxc.service.frontend",)),
     "transformers": ((), ()),
-    "triton": ((), ("service.lowering.triton_worker",)),
-    "fastapi": (("service.api",), ()),
-    "starlette": (("service.api",), ()),
-    "uvicorn": (("service.api.server", "service.api.connections"), ("service.api", "service.cli.serve")),
-    "sse_starlette": (("service.api.routes.events",), ()),
-    "httpx": (("service.client",), ()),
-    "tenacity": (("service.client",), ()),
-    "typer": (("service.cli",), ()),
-    "xgboost": ((), ("service.tuning.cost_model",)),
+    "triton": ((), ("relaxc.service.lowering.triton_worker",)),
+    "fastapi": (("relaxc.service.api",), ()),
+    "starlette": (("relaxc.service.api",), ()),
+    "uvicorn": (
+        ("relaxc.service.api.server", "relaxc.service.api.connections"),
+        ("relaxc.service.api", "relaxc.service.cli.serve"),
+    ),
+    "sse_starlette": (("relaxc.service.api.routes.events",), ()),
+    "httpx": (("relaxc.service.client",), ()),
+    "tenacity": (("relaxc.service.client",), ()),
+    "typer": (("relaxc.service.cli",), ()),
+    "xgboost": ((), ("relaxc.service.tuning.cost_model",)),
     "click": ((), ()),
-    "rich": ((), ("service.cli",)),
-    "pydantic": (("service.config", "service.api"), ()),
-    "pydantic_settings": (("service.config",), ()),
-    "elftools": (("service.artifact",), ()),
-    "platformdirs": (("service.config",), ()),
-    "structlog": (("service.api.logs", "service.api.observe", "service.jobs.queue.executor"), ()),
-    "prometheus_client": (("service.api.metrics",), ()),
-    "opentelemetry": ((), ("service.api.tracing",)),
-    "sqlalchemy": (("service.jobs.database",), ()),
-    "alembic": (("service.jobs.database",), ()),
-    "boto3": ((), ("service.jobs.blobs",)),
-    "ray": ((), ("service.jobs.ray.cluster", "service.jobs.ray.building")),
-    "botocore": ((), ("service.jobs.blobs",)),
-    "httpcore": (("service.jobs.webhooks.deliver", "service.jobs.webhooks.public_network"), ()),
+    "rich": ((), ("relaxc.service.cli",)),
+    "pydantic": (("relaxc.service.config", "relaxc.service.api"), ()),
+    "pydantic_settings": (("relaxc.service.config",), ()),
+    "elftools": (("relaxc.service.artifact",), ()),
+    "platformdirs": (("relaxc.service.config",), ()),
+    "structlog": (("relaxc.service.api.logs", "relaxc.service.api.observe", "relaxc.service.jobs.queue.executor"), ()),
+    "prometheus_client": (("relaxc.service.api.metrics",), ()),
+    "opentelemetry": ((), ("relaxc.service.api.tracing",)),
+    "sqlalchemy": (("relaxc.service.jobs.database",), ()),
+    "alembic": (("relaxc.service.jobs.database",), ()),
+    "boto3": ((), ("relaxc.service.jobs.blobs",)),
+    "ray": ((), ("relaxc.service.jobs.ray.cluster", "relaxc.service.jobs.ray.building")),
+    "botocore": ((), ("relaxc.service.jobs.blobs",)),
+    "httpcore": (("relaxc.service.jobs.webhooks.deliver", "relaxc.service.jobs.webhooks.public_network"), ()),
 }
 
 # These are imported where tvm and the frameworks must not be: help, the API process, an ONNX compile's parent.
 LIGHT = (
-    "service",
-    "service.api",
-    "service.artifact.key",
-    "service.artifact.manifest",
-    "service.artifact.store",
-    "service.cli",
-    "service.client",
-    "service.compiler",
-    "service.config",
-    "service.dump",
-    "service.errors",
-    "service.frontend.model_file",
-    "service.jobs",
-    "service.lowering.target",
-    "service.machine",
-    "service.process",
-    "service.records",
-    "service.request",
-    "service.signature",
+    "relaxc",
+    "relaxc.service",
+    "relaxc.service.api",
+    "relaxc.service.artifact.key",
+    "relaxc.service.artifact.manifest",
+    "relaxc.service.artifact.store",
+    "relaxc.service.cli",
+    "relaxc.service.client",
+    "relaxc.service.compiler",
+    "relaxc.service.config",
+    "relaxc.service.dump",
+    "relaxc.service.errors",
+    "relaxc.service.frontend.model_file",
+    "relaxc.service.jobs",
+    "relaxc.service.lowering.target",
+    "relaxc.service.machine",
+    "relaxc.service.process",
+    "relaxc.service.records",
+    "relaxc.service.request",
+    "relaxc.service.signature",
 )
 
 
@@ -160,9 +180,10 @@ class Import:
 def modules() -> dict[str, Path]:
     """Every module of ours by its dotted name."""
     found = {}
-    for package in ("service", "schedules"):
-        for path in sorted((ROOT / package).rglob("*.py")):
+    for folder in ("relaxc", "service", "schedules"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
+            parts = parts if folder == "relaxc" else ("relaxc", *parts)
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
@@ -203,12 +224,12 @@ def every() -> list[Import]:
 @cache
 def ours() -> list[Import]:
     """The imports of modules of ours."""
-    return [found for found in every() if found.imported.split(".")[0] in ("service", "schedules")]
+    return [found for found in every() if found.imported.split(".")[0] == "relaxc"]
 
 
 def component(module: str) -> str:
-    """`service.frontend.onnx.frontend` → `frontend`; `schedules.cpu` → `schedules`; `service` itself → `service`."""
-    parts = module.removeprefix("service.").split(".")
+    """`relaxc.service.frontend.onnx.frontend` → `frontend`; `relaxc.schedules.cpu` → `schedules`."""
+    parts = module.removeprefix("relaxc.").removeprefix("service.").split(".")
     part = ".".join(parts[:2])
     return part if part in LEVELS else parts[0]
 
@@ -220,13 +241,13 @@ def under(module: str, prefixes: tuple[str, ...]) -> bool:
 
 def excepted(found: Import) -> bool:
     """Whether an import is on the list, or of the public face, which looks its names up when they are used."""
-    if found.module == "service":
+    if found.module == "relaxc":
         return found.typing_only
     return any(under(found.module, (who,)) and under(found.imported, (what,)) for who, what in EXCEPTIONS)
 
 
 def test_every_component_has_a_level() -> None:
-    assert {component(module) for module in MODULES} - {"service"} == set(LEVELS)
+    assert {component(module) for module in MODULES} - {"relaxc", "service"} == set(LEVELS)
 
 
 def test_exceptions_are_few_and_used() -> None:
@@ -245,10 +266,16 @@ def allowed(found: Import) -> bool:
     mine, other = component(found.module), component(found.imported)
     if mine == other or excepted(found):
         return True
-    if other == "service":
+    if other in ("relaxc", "service"):
         return False
     same_package = mine.split(".")[0] == other.split(".")[0]
     return LEVELS[other] < LEVELS[mine] or (same_package and LEVELS[other] == LEVELS[mine])
+
+
+def test_packages_are_imported_by_their_names_in_relaxc() -> None:
+    """A checkout also has the folders at its root, where `import service` would load a second copy of the package."""
+    wrong = [str(found) for found in every() if found.imported.split(".")[0] in ("service", "schedules")]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_imports_point_downward() -> None:
@@ -260,9 +287,9 @@ def test_rooms_of_jobs_import_downward() -> None:
     floors = {room: floor for floor, rooms in enumerate(JOBS) for room in rooms}
 
     def room(module: str) -> str | None:
-        """`service.jobs.queue.desk` → `queue`; None of another component, and of `jobs` itself."""
+        """`relaxc.service.jobs.queue.desk` → `queue`; None of another component, and of `jobs` itself."""
         parts = module.split(".")
-        return parts[2] if parts[1:2] == ["jobs"] and len(parts) > 2 else None
+        return parts[3] if parts[2:3] == ["jobs"] and len(parts) > 3 else None
 
     assert {room(module) for module in MODULES} - {None} == set(floors)
     wrong = []
@@ -307,13 +334,13 @@ def test_a_library_is_imported_where_it_belongs(library: str) -> None:
 
 def test_light_modules_do_not_import_frameworks_directly() -> None:
     wrong = [
-        f for f in every() if under(f.module, LIGHT[1:]) and not f.deferred and f.imported.split(".")[0] in FRAMEWORKS
+        f for f in every() if under(f.module, LIGHT[2:]) and not f.deferred and f.imported.split(".")[0] in FRAMEWORKS
     ]
     assert not wrong, "\n".join(map(str, wrong))
 
 
 def test_light_modules_do_not_import_frameworks_at_all() -> None:
-    light = sorted(m for m in MODULES if m == "service" or under(m, LIGHT[1:]))
+    light = sorted(m for m in MODULES if m in LIGHT[:2] or under(m, LIGHT[2:]))
     code = f"""
 import importlib, sys
 for name in {light!r}:

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from service import machine
-from service.lowering.target import resolve
+from relaxc.service import machine
+from relaxc.service.lowering.target import resolve
 
 PERMITTED = """
 import ctypes
-from service import machine
+from relaxc.service import machine
 held = ctypes.c_uint64()
 found = "amx-tile" in machine.cpu().features
 failed = ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(held))  # arch_prctl(ARCH_GET_XCOMP_PERM)
 print(found, not failed and bool(held.value >> 18 & 1))
 """
-ASK = "from service import machine; print(machine.gpu(), machine._missing_on_gpu(['sm_90a'], machine._device()))"
+ASK = "from relaxc.service import machine; print(machine.gpu(), machine._missing_on_gpu(['sm_90a'], machine._device()))"
 
 
 def test_a_driver_that_does_not_start_is_told_from_none(tmp_path: Path) -> None:

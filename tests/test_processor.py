@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from schedules.hardware import cpu_of
-from service import machine, processor
-from service.artifact import decode
-from service.errors import ArtifactCorrupt, InvalidTarget
-from service.lowering import target
-from service.lowering.target import resolve, to_tvm
-from service.records.record import RecordTarget
-from service.request import TargetSpec
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service import machine, processor
+from relaxc.service.artifact import decode
+from relaxc.service.errors import ArtifactCorrupt, InvalidTarget
+from relaxc.service.lowering import target
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.records.record import RecordTarget
+from relaxc.service.request import TargetSpec
 from tests.machines import KIB, MACHINES, MIB, UNKNOWN, Machine
 
 MEMORY = "/dev/shm"
@@ -83,7 +83,7 @@ def test_the_target_makes_the_same_row_elsewhere(described, auto, monkeypatch):
 
 
 def test_every_family_has_a_row_with_its_vectors():
-    from schedules.hardware import CPUS
+    from relaxc.schedules.hardware import CPUS
 
     assert {name for _, name, _ in processor.FAMILIES} <= CPUS.keys()
     modelled = {name for models in processor._MODELS.values() for name, _ in models}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import service
+import relaxc
 from tests.test_layers import MODULES, ROOT
 
 
@@ -29,7 +29,7 @@ def with_all() -> dict[str, list[str]]:
 
 
 def test_the_public_surface() -> None:
-    assert service.__all__ == [
+    assert relaxc.__all__ == [
         "CompileOptions",
         "CompileRequest",
         "CompiledArtifact",
@@ -87,17 +87,26 @@ def test_every_name_in_all_resolves(with_all: dict[str, list[str]]) -> None:
 
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'compiler_of_dreams'"):
-        _ = service.compiler_of_dreams
+        _ = relaxc.compiler_of_dreams
 
 
-def test_import_service_loads_nothing_heavy() -> None:
-    code = "import sys, service; sys.exit(' '.join({'tvm', 'torch', 'onnx', 'numpy', 'rich'} & set(sys.modules)))"
+def test_import_relaxc_loads_nothing_heavy() -> None:
+    code = "import sys, relaxc; sys.exit(' '.join({'tvm', 'torch', 'onnx', 'numpy', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stderr.strip() == ""
 
 
+def test_a_folder_of_a_users_own_named_service_is_no_part_of_it(tmp_path: Path) -> None:
+    for name in ("service", "schedules", "tuning_logs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')\n", encoding="utf-8")
+    code = "import sys; sys.path.insert(0, ''); import relaxc, relaxc.service.cli.main, relaxc.service.records"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_every_module_has_a_docstring_and_postponed_annotations() -> None:
-    folders = ("service", "schedules", "docs", "examples", "benchmarks", "tests")
+    folders = ("relaxc", "service", "schedules", "docs", "examples", "benchmarks", "tests")
     for path in [p for folder in folders for p in sorted((ROOT / folder).rglob("*.py"))]:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)

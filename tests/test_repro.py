@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from service.config import settings
-from service.lowering.target import resolve
-from service.repro import repro_command, tuned_remedy
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
+from relaxc.service.config import settings
+from relaxc.service.lowering.target import resolve
+from relaxc.service.repro import repro_command, tuned_remedy
+from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
 
 
 def request(options: CompileOptions, target: str = "x86-64-v3") -> CompileRequest:

@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import InvalidOption, InvalidShape, InvalidTarget
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision, TargetSpec, canonical_json
+from relaxc.service.errors import InvalidOption, InvalidShape, InvalidTarget
+from relaxc.service.request import (
+    CompileOptions,
+    CompileRequest,
+    ModelFormat,
+    ModelRef,
+    Precision,
+    TargetSpec,
+    canonical_json,
+)
 
 CPU = TargetSpec("x86-64-v3", "llvm", mcpu="x86-64-v3", features=("avx2", "fma"), cores=4, vector_bits=256)
 GPU = TargetSpec("cuda-sm90", "cuda", triple="", arch="sm_90", host=CPU)

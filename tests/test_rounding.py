@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.rounding import LEAST_ELEMENTS, RoundedWeight, Rounding, block_of, digest, digests, quantized, rounded
+from relaxc.service.rounding import (
+    LEAST_ELEMENTS,
+    RoundedWeight,
+    Rounding,
+    block_of,
+    digest,
+    digests,
+    quantized,
+    rounded,
+)
 
 WEIGHTS = np.random.default_rng(0).standard_normal((160, 192)).astype("float32")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import service
+import relaxc
+from relaxc.service.runtime import load
+from relaxc.service.runtime.inputs import random_inputs
 from runtime_wheel import backend, modules
-from service.runtime import load
-from service.runtime.inputs import random_inputs
 from tests import zoo
 from tests.runtime.conftest import artifact, linear
 from tests.test_layers import ROOT
@@ -28,16 +28,16 @@ _NEEDED = ("numpy", "apache-tvm-ffi", "typing-extensions")
 
 def test_the_modules_import_nothing_but_numpy_and_tvm_ffi() -> None:
     found = modules.closure()
-    assert {"service.runtime.session", "service.artifact.manifest", "service.machine"} <= set(found)
+    assert {f"relaxc.service.{name}" for name in ("runtime.session", "artifact.manifest", "machine")} <= set(found)
     assert len(found) <= 31
     outside = {name.split(".")[0] for path in found.values() for name in modules.imported(path)}
-    assert outside - set(sys.stdlib_module_names) == {"numpy", "tvm_ffi", "service"}
+    assert outside - set(sys.stdlib_module_names) == {"numpy", "tvm_ffi", "relaxc"}
     assert modules.settings_used() == {"threads", "cuda_part"}
 
 
 def test_every_packed_module_can_be_imported_from_the_package(tmp_path: Path) -> None:
     backend.write_project(tmp_path)
-    names = [name.replace("service", backend.NAME, 1) for name in modules.closure()]
+    names = [name.replace("relaxc.service", backend.NAME, 1) for name in modules.closure()]
     code = f"import importlib, sys; sys.path.insert(0, {str(tmp_path)!r}); [*map(importlib.import_module, {names})]"
     done = ran(Path(sys.executable), code, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -71,7 +71,7 @@ def ran(python: Path, code: str, folder: Path, **environment: str) -> subprocess
 
 @pytest.mark.slow
 def test_it_gives_the_numbers_that_relaxc_gives(python: Path, tmp_path: Path) -> None:
-    made = service.compile(zoo.export("mlp", "onnx"), output=tmp_path / "out.so")
+    made = relaxc.compile(zoo.export("mlp", "onnx"), output=tmp_path / "out.so")
     inputs = random_inputs(made.manifest.signature)
     np.savez(tmp_path / "in.npz", **inputs)
     code = """
@@ -81,7 +81,7 @@ from relaxc_runtime import load
 from relaxc_runtime.tvm_libraries import runtime_version
 session = load("out.so")
 np.savez("out.npz", **session(dict(np.load("in.npz"))))
-loaded = sorted({"tvm", "torch", "service", "pydantic", "psutil"} & set(sys.modules))
+loaded = sorted({"tvm", "torch", "relaxc", "pydantic", "psutil"} & set(sys.modules))
 print(runtime_version(), session.threads, loaded)
 """
     done = ran(python, code, tmp_path, RELAXC_THREADS="2")

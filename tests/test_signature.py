@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from service.errors import InvalidOption, InvalidShape
-from service.request import canonical_json
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service.errors import InvalidOption, InvalidShape
+from relaxc.service.request import canonical_json
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 
 
 def test_a_signature_survives_json() -> None:

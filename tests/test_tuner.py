@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from service.compiler import prepare
-from service.compiling.stages import Stages
-from service.config import settings
-from service.errors import InvalidOption, MachineMismatch
-from service.lowering.target import resolve
-from service.records.files import append, read
-from service.records.record import RecordSet
-from service.request import CompileOptions, CompileRequest, Precision
-from service.tuner import find_tasks, run
-from service.tuning import measure
-from service.tuning.options import TuneOptions, select
-from service.tuning.plan import Progress
-from service.tuning.run import Candidate, Start
-from service.tuning.session import Session
+from relaxc.service.compiler import prepare
+from relaxc.service.compiling.stages import Stages
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, MachineMismatch
+from relaxc.service.lowering.target import resolve
+from relaxc.service.records.files import append, read
+from relaxc.service.records.record import RecordSet
+from relaxc.service.request import CompileOptions, CompileRequest, Precision
+from relaxc.service.tuner import find_tasks, run
+from relaxc.service.tuning import measure
+from relaxc.service.tuning.options import TuneOptions, select
+from relaxc.service.tuning.plan import Progress
+from relaxc.service.tuning.run import Candidate, Start
+from relaxc.service.tuning.session import Session
 from tests.records.samples import record
 from tests.zoo import export
 
@@ -105,7 +105,7 @@ def test_a_record_whose_kernel_does_not_run_is_taken_out(request_: CompileReques
 
 @pytest.mark.slow
 def test_a_machine_without_a_gpu_lists_the_tasks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.machine.gpu", lambda: None)
+    monkeypatch.setattr("relaxc.service.machine.gpu", lambda: None)
     request = prepare(export("mlp", "onnx"), target="cuda-sm90", options=CompileOptions(precision=Precision.FP16))
     events = Events()
     run(request, TuneOptions(list_only=True), Path("nowhere"), events)
@@ -126,7 +126,7 @@ def test_symbolic_sizes_are_no_tasks_and_say_so() -> None:
 
 
 def _first_input(request: CompileRequest) -> tuple[str, tuple[Any, ...]]:
-    from service import frontend
+    from relaxc.service import frontend
 
     info = frontend.inspect(request.model.path, request.model.format)
     return info.signature.inputs[0].name, info.signature.inputs[0].shape
@@ -151,7 +151,7 @@ def test_a_run_leaves_records_a_report_and_a_curve(workdir: Path) -> None:
 
 @pytest.mark.slow
 def test_a_compile_uses_what_was_found(request_: CompileRequest, workdir: Path) -> None:
-    from service import compiler
+    from relaxc.service import compiler
 
     tuned(request_, workdir, trials=1)
     options = CompileOptions(records=(str(workdir.parent / "records"),), default_records=False, require_tuned="all")

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     for name, text in _SCRIPT.findall(PAGE):
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "bin").mkdir()
-    for name, command in {"relaxc": "-m service", "python": ""}.items():
+    for name, command in {"relaxc": "-m relaxc", "python": ""}.items():
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     return tmp_path

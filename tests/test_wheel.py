@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.client import Client
+from relaxc.service.client import Client
 from tests import zoo
 from tests.test_layers import ROOT
 
@@ -60,7 +60,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 @pytest.mark.slow
 def test_it_compiles_runs_and_finds_the_shipped_records(relaxc: list[str], tmp_path: Path) -> None:
-    where = "import service, schedules, tuning_logs; print(service.__file__)"
+    where = "import relaxc, relaxc.service, relaxc.schedules, relaxc.tuning_logs; print(relaxc.__file__)"
     python = relaxc[0].replace("/relaxc", "/python")
     assert str(ROOT) not in _run([python, "-c", where], tmp_path)
     model = zoo.export("mlp", "onnx")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tvm.relax import op
 
-from schedules.cuda.triton_call import Argument, Launch, TritonCall
-from service.input_files import triton_version
+from relaxc.schedules.cuda.triton_call import Argument, Launch, TritonCall
+from relaxc.service.input_files import triton_version
 from tests.passes.graphs import graph
 
 __all__ = ["EXAMPLE", "call", "disassembled", "gelu_add", "needs_triton", "plugin"]
@@ -39,7 +39,7 @@ def scaled(x_ptr, y_ptr, count, one, scale, WIDTH: tl.constexpr):
 PLUGIN = """
 from tvm.relax.dpl import is_op, wildcard
 
-from service import TritonKernel
+from relaxc import TritonKernel
 
 x = wildcard()
 TRITON = {{

@@ -26,7 +26,7 @@ def open_folder() -> Iterator[Path]:
 _BECOME = """
 import os, sys
 from pathlib import Path
-from service.process.sandbox.namespaces import make_reachable
+from relaxc.service.process.sandbox.namespaces import make_reachable
 user, code = int(sys.argv[1]), sys.argv[2]
 try:
     make_reachable([Path(name) for name in {*sys.path, sys.prefix, sys.base_prefix, os.getcwd()} if name])

@@ -12,7 +12,7 @@ import platform
 import struct
 import sys
 
-from service.process.sandbox.kernel import prctl
+from relaxc.service.process.sandbox.kernel import prctl
 
 __all__ = ["command", "weaken"]
 

@@ -27,7 +27,7 @@ from benchmarks.database.calls import Case, Times, measure
 from benchmarks.database.emptied import empty
 from benchmarks.database.fill import Size, fill
 from benchmarks.database.work import grown, work
-from service.jobs.database.engine import Database
+from relaxc.service.jobs.database.engine import Database
 
 _SMALL = Size(jobs=1000, events=100_000, audit=5000)
 _BAR = 2.0

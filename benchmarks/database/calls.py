@@ -11,12 +11,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.database.fill import INSTANCE
-from service.jobs.database import audit, claims, events, jobs, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import AuditFilter, JobKind, JobRow
-from service.jobs.database.tables import jobs as jobs_table
-from service.jobs.job import State
+from relaxc.service.jobs.database import audit, claims, events, jobs, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import AuditFilter, JobKind, JobRow
+from relaxc.service.jobs.database.tables import jobs as jobs_table
+from relaxc.service.jobs.job import State
 
 __all__ = ["CALLS", "Case", "Times", "measure"]
 

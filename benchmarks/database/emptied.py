@@ -12,16 +12,16 @@ import sqlalchemy as sa
 
 from benchmarks.database.calls import Case, append
 from benchmarks.database.fill import INSTANCE
-from service.jobs.blobs.mirrored import open_blobs
-from service.jobs.database.engine import Database
-from service.jobs.database.tables import job_events, jobs
-from service.jobs.objects.allowance import Allowance
-from service.jobs.objects.models import Models
-from service.jobs.objects.recordsets import RecordSets
-from service.jobs.objects.uploads import Uploads
-from service.jobs.queue.sweep import Sweep
-from service.process.pool import Pool
-from service.process.workspace import Workspace
+from relaxc.service.jobs.blobs.mirrored import open_blobs
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.tables import job_events, jobs
+from relaxc.service.jobs.objects.allowance import Allowance
+from relaxc.service.jobs.objects.models import Models
+from relaxc.service.jobs.objects.recordsets import RecordSets
+from relaxc.service.jobs.objects.uploads import Uploads
+from relaxc.service.jobs.queue.sweep import Sweep
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.workspace import Workspace
 
 __all__ = ["empty"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.jobs.database import instances, jobs
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind
-from service.jobs.database.tables import audit_log, job_events
-from service.jobs.database.tables import jobs as jobs_table
-from service.jobs.job import State
+from relaxc.service.jobs.database import instances, jobs
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.database.tables import audit_log, job_events
+from relaxc.service.jobs.database.tables import jobs as jobs_table
+from relaxc.service.jobs.job import State
 
 __all__ = ["INSTANCE", "OWNERS", "Size", "fill"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.database.calls import CALLS, Case
-from service.jobs.database.engine import Database
+from relaxc.service.jobs.database.engine import Database
 
 __all__ = ["grown", "work"]
 

@@ -112,8 +112,8 @@ def prim_func(case: AttentionCase) -> Any:
 
     from tvm import te
 
-    from schedules.cuda.attention.form import MASKED
-    from service.passes.kernels.attention_compute import attention
+    from relaxc.schedules.cuda.attention.form import MASKED
+    from relaxc.service.passes.kernels.attention_compute import attention
 
     inputs = [te.placeholder(shape, dtype, name=f"x{i}") for i, (shape, dtype) in enumerate(case.shapes())]
     result = partial(attention, spec=_spec(case))(*inputs)
@@ -124,8 +124,8 @@ def prim_func(case: AttentionCase) -> Any:
 def _spec(case: AttentionCase) -> Any:
     from tvm import tirx
 
-    from service.passes.kernels.attention_compute import AttentionSpec
-    from service.passes.kernels.requantize import dequantized, quantized
+    from relaxc.service.passes.kernels.attention_compute import AttentionSpec
+    from relaxc.service.passes.kernels.requantize import dequantized, quantized
 
     b, h, g, d = case.batch, case.heads, case.kv_heads, case.head
     flat = case.layout == "flat"

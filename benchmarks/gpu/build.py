@@ -86,11 +86,11 @@ def _drawn(folder: Path, kept: dict[str, Entry]) -> None:
 
 def build_kernel_of(work: tuple[Entry, Any], folder: Path) -> Entry | None:
     """Compile one kernel with its case's parameters, or those nearest in its space; None where that fails."""
-    from schedules.template import Declined
-    from service.errors import CompileFailed
-    from service.lowering.apply import finish
-    from service.lowering.build import build_kernel
-    from service.lowering.target import resolve
+    from relaxc.schedules.template import Declined
+    from relaxc.service.errors import CompileFailed
+    from relaxc.service.lowering.apply import finish
+    from relaxc.service.lowering.build import build_kernel
+    from relaxc.service.lowering.target import resolve
 
     entry, case = work
     spec = resolve(getattr(case, "target", "cuda-sm90"))
@@ -120,9 +120,9 @@ def _prim_func(suite: str, case: Any) -> Any:
 
 def _schedule(entry: Entry, case: Any, func: Any) -> Any:
     """(the rule's name, what it made) of the rule that is meant, at a point where one is asked for, or Declined."""
-    from schedules.cuda import RULES
-    from schedules.template import Declined
-    from service.lowering.target import resolve, to_tvm
+    from relaxc.schedules.cuda import RULES
+    from relaxc.schedules.template import Declined
+    from relaxc.service.lowering.target import resolve, to_tvm
 
     target = to_tvm(resolve(getattr(case, "target", "cuda-sm90")))
     meant = getattr(case, "rule", "")
@@ -144,7 +144,7 @@ def _schedule(entry: Entry, case: Any, func: Any) -> Any:
 
 def _points(entry: Entry, case: Any, rule: Any, func: Any, target: Any) -> list[dict[str, int]]:
     """What the case asks for, as near as the space has it; then what is proposed where the template has no default."""
-    from schedules.template import Declined
+    from relaxc.schedules.template import Declined
 
     if not hasattr(rule, "proposed") or isinstance(proposed := rule.proposed(func, target), Declined):
         return []
@@ -193,7 +193,7 @@ def _version(package: str) -> str:
 def _one_model(folder: Path, name: str, batch: int, target: str, *, trust: bool) -> None:
     """What a process of `_models` does."""
     from benchmarks.gpu.build_model import build_model
-    from schedules.cuda.common.template import trusted
+    from relaxc.schedules.cuda.common.template import trusted
 
     stem = f"{name}_b{batch}"
     with trusted() if trust else nullcontext():

@@ -14,9 +14,9 @@ from benchmarks.gpu.models import fingerprint, model_of
 from benchmarks.gpu.weights import explain
 
 if TYPE_CHECKING:
-    from service.compiling.stages import Front
-    from service.passes import MemoryReport
-    from service.request import CompileOptions
+    from relaxc.service.compiling.stages import Front
+    from relaxc.service.passes import MemoryReport
+    from relaxc.service.request import CompileOptions
 
 __all__ = ["build_model", "compile_to"]
 
@@ -48,11 +48,11 @@ def compile_to(
     path: Path, library: Path, options: CompileOptions | None = None, target: str = "cuda-sm90"
 ) -> tuple[Front, MemoryReport]:
     """Write the model at `path` as a library without weights; return what the stages made of it."""
-    from service import lowering, passes
-    from service.compiler import load_and_schedule, prepare
-    from service.compiling.stages import Stages
-    from service.dump import no_dump
-    from service.lowering.target import to_tvm
+    from relaxc.service import lowering, passes
+    from relaxc.service.compiler import load_and_schedule, prepare
+    from relaxc.service.compiling.stages import Stages
+    from relaxc.service.dump import no_dump
+    from relaxc.service.lowering.target import to_tvm
 
     request = prepare(path, target=target, options=options)
     front = load_and_schedule(request, Stages(lambda event: None), no_dump)
@@ -65,8 +65,8 @@ def compile_to(
 
 def _dlight(report: list[dict[str, Any]]) -> list[list[Any]]:
     """The kernels that no template of ours took: rule, function, shapes, and why ours declined."""
-    from schedules.cuda import RULES
-    from schedules.cuda.dlight import Dlight
+    from relaxc.schedules.cuda import RULES
+    from relaxc.schedules.cuda.dlight import Dlight
 
     theirs = {rule.name for rule in RULES if isinstance(rule, Dlight)}
     return [

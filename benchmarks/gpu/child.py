@@ -97,7 +97,7 @@ def load_libraries(folder: Path) -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     carried = folder / "runtime"
     if not (carried / "libtvm_runtime.so").exists():
-        from service.runtime.cuda import load_runtime
+        from relaxc.service.runtime.cuda import load_runtime
 
         load_runtime()
         return

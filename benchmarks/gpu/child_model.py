@@ -16,9 +16,9 @@ from benchmarks.gpu.manifest import Entry
 from benchmarks.gpu.models import fingerprint, model_of, other_inputs
 from benchmarks.gpu.timing import kernels_of, milliseconds_in_turns
 from benchmarks.gpu.weights import follow
-from service.runtime.compare import compare
-from service.runtime.moved import RUNS, moved_outputs, rounds_by
-from service.runtime.verification import Verification
+from relaxc.service.runtime.compare import compare
+from relaxc.service.runtime.moved import RUNS, moved_outputs, rounds_by
+from relaxc.service.runtime.verification import Verification
 
 __all__ = ["load_model", "measure_model", "results_of"]
 
@@ -110,7 +110,7 @@ def results_of(value: Any) -> list[Any]:
 def _errors(case: dict[str, Any], module: Any, ours: Callable[..., Any]) -> dict[str, Any]:
     """The worst error of several inputs, relative to fp32 in norm and of one element, of ours and of eager fp16.
 
-    What is right is what verification passes: `service.runtime.compare`, by the tolerance of float16, and, where that
+    What is right is what verification passes: `relaxc.service.runtime.compare`, by float16's tolerance, and, where that
     is not enough, by what fp32 itself moves by when its weights are rounded. `moved` says whether it was needed.
     """
     import torch

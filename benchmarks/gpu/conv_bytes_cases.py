@@ -71,7 +71,7 @@ def awkward(count: int, seed: int) -> list[ConvBytesCase]:
 
 def prim_func(case: ConvBytesCase) -> Any:
     """Return the PrimFunc of `case` as the graph passes make it."""
-    from schedules.cuda.conv import compute
+    from relaxc.schedules.cuda.conv import compute
 
     windows = compute.Windows("taps", case.kernel, case.strides, case.padding[:2], case.dilation)
     size = case.of_floats.size

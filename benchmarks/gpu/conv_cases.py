@@ -17,7 +17,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class ConvCase:
-    """Windows of an NHWC `image`, `filters` of them; `kind` as in `schedules.cuda.conv.compute`, or `pointwise`.
+    """Windows of an NHWC `image`, `filters` of them; `kind` as in `relaxc.schedules.cuda.conv.compute`, or `pointwise`.
 
     `padding` is above, left, below and right. `epilogue`: `none`, or `bias` with `relu`, `clip`, `residual` behind it.
     """
@@ -93,7 +93,7 @@ def prim_func(case: ConvCase) -> Any:
 
 
 def _compute(case: ConvCase) -> Any:
-    from schedules.cuda.conv import compute
+    from relaxc.schedules.cuda.conv import compute
 
     windows = compute.Windows(case.kind, case.kernel, case.strides, case.padding[:2], case.dilation)
     placed = partial(

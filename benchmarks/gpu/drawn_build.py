@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.drawn import KINDS
-from service.request import CompileOptions, Precision
+from relaxc.service.request import CompileOptions, Precision
 
 __all__ = ["build_drawn", "computed_on_cpu"]
 

@@ -85,7 +85,7 @@ Operand = tuple[tuple[int, ...], str]
 
 def prim_func(case: BytesCase) -> Any:
     """Return the PrimFunc of `case` as the graph passes make it: the product, and what is fused with it."""
-    from schedules.cuda.gemm.compute import by_columns
+    from relaxc.schedules.cuda.gemm.compute import by_columns
 
     operands: list[Operand] = [((case.m, case.k), case.left), ((case.n, case.k), "int8")]
     return fused(operands, by_columns, (case.m, case.n), case.epilogue, case.out)
@@ -95,7 +95,7 @@ def fused(operands: list[Operand], sums: Any, shape: tuple[int, ...], epilogue: 
     """Return the PrimFunc of what `sums` makes of two `operands`, a result of `shape`, and of what is fused with it."""
     from tvm import relax
 
-    from service.passes.legalize.legalize_quantized import QUANTIZED
+    from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED
 
     columns = shape[-1:]
     more: list[Operand] = [(columns, "int32")] if epilogue == "zero" else []

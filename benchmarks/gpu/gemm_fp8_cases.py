@@ -92,8 +92,8 @@ def prim_func(case: Fp8Case) -> Any:
     """Return the PrimFunc of `case` as the graph passes make it: the product, and what is fused with it."""
     from tvm import relax
 
-    from schedules.cuda.gemm.compute import by_columns
-    from service.passes.legalize.legalize_quantized import QUANTIZED_BY_CASTS
+    from relaxc.schedules.cuda.gemm.compute import by_columns
+    from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED_BY_CASTS
 
     shape, columns = (case.m, case.n), ((case.n,), "float32")
     more: list[tuple[tuple[int, ...], str]] = []

@@ -97,7 +97,7 @@ def prim_func(case: WeightsCase) -> Any:
     from tvm import relax
     from tvm.relax import op
 
-    from schedules.cuda.gemm.blocks_compute import Blocks, product
+    from relaxc.schedules.cuda.gemm.blocks_compute import Blocks, product
 
     weights = Blocks(case.n, case.k, case.bits, case.block or case.k, case.zeros)
     shape, more = (case.m, case.n), {}

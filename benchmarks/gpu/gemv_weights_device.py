@@ -28,7 +28,7 @@ def work(case: dict[str, Any]) -> tuple[float, float]:
 
 
 def _shapes(case: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of the codes and of the scales, as `schedules.cuda.gemm.blocks_compute` has them."""
+    """The shapes of the codes and of the scales, as `relaxc.schedules.cuda.gemm.blocks_compute` has them."""
     step = 256 // case["bits"]
     tiles, steps = -(-case["n"] // _TILE), -(-case["k"] // step)
     return (tiles, steps, _LANES, _BYTES), (tiles, -(-steps * step // (case["block"] or case["k"])), 8, 2)

@@ -38,7 +38,7 @@ def prim_func(case: GroupsCase) -> Any:
     from tvm.relax import op
 
     from benchmarks.gpu.fused import prim_func_of
-    from schedules.cuda.groups.compute import group_norm
+    from relaxc.schedules.cuda.groups.compute import group_norm
 
     given = {"x": relax.Var("x", relax.TensorType(case.shape, case.dtype))}
     given |= {name: relax.Var(name, relax.TensorType(case.shape[-1:], "float32")) for name in ("gamma", "beta")}

@@ -72,7 +72,7 @@ def _value(case: PlainCase, given: list[Any]) -> Any:
 def _spread(case: PlainCase) -> Any:
     from tvm import te
 
-    from schedules.cuda.conv.compute import spread
+    from relaxc.schedules.cuda.conv.compute import spread
 
     left, right = case.axes
     image = te.placeholder(case.shape, case.dtype, name="x")

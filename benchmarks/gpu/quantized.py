@@ -52,7 +52,7 @@ def _timed(folder: Path, name: str, batch: int, is_profiled: bool) -> dict[str, 
 def _call_of(library: Path, inputs: tuple[Any, ...]) -> Callable[[], Any]:
     import torch
 
-    from service.runtime import load
+    from relaxc.service.runtime import load
 
     session = load(library)
     of = zip(session.signature.inputs, inputs, strict=True)

@@ -15,9 +15,9 @@ def main(folder: Path, name: str, batch: int) -> None:
     """Write MODEL_BATCH_int8.so, _fp16.so, and a report of both verifications into the folder."""
     import torch
 
-    import service
+    import relaxc
     from benchmarks.gpu.models import model_of
-    from service.request import CompileOptions, Precision
+    from relaxc.service.request import CompileOptions, Precision
 
     module, inputs = model_of(name, batch)
     stem = f"{name}_{batch}"
@@ -29,7 +29,7 @@ def main(folder: Path, name: str, batch: int) -> None:
     wanted = (("int8", quantized, CompileOptions(precision=Precision.FP16)), ("fp16", exported, CompileOptions()))
     for kind, source, options in wanted:
         start = time.monotonic()
-        done = service.compile(source, target="cuda", output=folder / f"{stem}_{kind}.so", options=options)
+        done = relaxc.compile(source, target="cuda", output=folder / f"{stem}_{kind}.so", options=options)
         (first, *_) = done.manifest.verification["outputs"]
         kept = {key: first.get(key) for key in ("scaled_error", "tolerance", "cosine", "moved")}
         report[kind] = {"verified": done.manifest.verified, "seconds": round(time.monotonic() - start, 1), **kept}

@@ -40,7 +40,7 @@ def prim_func(case: RowsCase) -> Any:
     import tvm
     from tvm import relax
 
-    from service.passes.legalize.legalize_norms import NORMS
+    from relaxc.service.passes.legalize.legalize_norms import NORMS
 
     block = relax.BlockBuilder()
     inner = _variables(case)

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.tune_tasks import Wanted, read_tasks
-from service.lowering.target import resolve
-from service.records.files import append
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
-from service.tuning.measure import GPU_LIMITS, Measurer, Outcome
-from service.tuning.options import TuneOptions
-from service.tuning.run import Candidate
-from service.tuning.session import Session
-from service.tuning.tasks import FoundTasks
-from service.tuning.verdict import LEAST_GAIN
+from relaxc.service.lowering.target import resolve
+from relaxc.service.records.files import append
+from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
+from relaxc.service.tuning.measure import GPU_LIMITS, Measurer, Outcome
+from relaxc.service.tuning.options import TuneOptions
+from relaxc.service.tuning.run import Candidate
+from relaxc.service.tuning.session import Session
+from relaxc.service.tuning.tasks import FoundTasks
+from relaxc.service.tuning.verdict import LEAST_GAIN
 
 __all__ = ["confirmed", "tune"]
 
@@ -131,7 +131,7 @@ class _Share:
 
 
 def _row(candidate: Candidate, wanted: Wanted) -> dict[str, Any]:
-    from service.tuning.summary import row_of
+    from relaxc.service.tuning.summary import row_of
 
     row = row_of(candidate)
     times = {f"{name}_us": row[f"{name}_s"] and round(row[f"{name}_s"] * 1e6, 3) for name in ("untuned", "best")}

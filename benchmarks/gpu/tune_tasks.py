@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from service.request import CompileOptions, Precision, TargetSpec
-from service.tuning.task import Named, Task
+from relaxc.service.request import CompileOptions, Precision, TargetSpec
+from relaxc.service.tuning.task import Named, Task
 
 __all__ = ["TUNED", "Wanted", "collect", "read_tasks"]
 
@@ -100,16 +100,16 @@ def _task(data: dict[str, Any]) -> Task:
 
 
 def _limit_s(task: Task) -> float:
-    from schedules.hardware import GPUS
+    from relaxc.schedules.hardware import GPUS
 
     return GPUS["sm_90"].least_seconds(task.flops, task.bytes, task.dtype.partition("+")[0])
 
 
 def _of_model(file: Path, name: str, batch: int) -> None:
     """What a process of `collect` does."""
-    from service.compiler import prepare
-    from service.compiling.stages import Stages
-    from service.tuner import find_tasks
+    from relaxc.service.compiler import prepare
+    from relaxc.service.compiling.stages import Stages
+    from relaxc.service.tuner import find_tasks
 
     with TemporaryDirectory() as scratch:
         exported, options = _exported(Path(scratch), name, batch)

@@ -27,13 +27,13 @@ from rich.table import Table
 from benchmarks.kernels.cases import FAMILIES, Case, cases
 from benchmarks.kernels.compiled import Compiled, compile_op
 from benchmarks.kernels.timing import Row, measure
-from schedules.hardware import cpu_of
-from schedules.ir.dtypes import is_float
-from service.dump import Dump, DumpFolder, no_dump
-from service.lowering.target import resolve, to_tvm
-from service.passes.common.constants import numpy_dtype
-from service.runtime.peak import Peak, peak
-from service.runtime.threads import default_threads
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.service.dump import Dump, DumpFolder, no_dump
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.common.constants import numpy_dtype
+from relaxc.service.runtime.peak import Peak, peak
+from relaxc.service.runtime.threads import default_threads
 
 TOLERANCE = 2e-5
 """Of the largest value of the result: sums are made in another order."""

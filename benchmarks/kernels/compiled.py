@@ -14,12 +14,12 @@ import tvm_ffi
 from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 
-from service import passes
-from service.dump import Dump, no_dump
-from service.lowering import build, schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes.common.constants import constant
-from service.request import CompileOptions
+from relaxc.service import passes
+from relaxc.service.dump import Dump, no_dump
+from relaxc.service.lowering import build, schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.request import CompileOptions
 
 __all__ = ["Compiled", "Kernel", "compile_op"]
 

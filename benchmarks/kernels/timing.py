@@ -14,9 +14,9 @@ import tvm
 
 from benchmarks.kernels.cases import Case
 from benchmarks.kernels.compiled import Compiled, Kernel
-from service.runtime.peak import Peak
-from service.runtime.roofline import limit_of
-from service.runtime.threads import use_threads
+from relaxc.service.runtime.peak import Peak
+from relaxc.service.runtime.roofline import limit_of
+from relaxc.service.runtime.threads import use_threads
 
 __all__ = ["Row", "measure"]
 

@@ -17,10 +17,10 @@ from rich.table import Table
 
 from benchmarks.ladder import conv, gemm
 from benchmarks.ladder.rung import Array, Rung, time_ms
-from schedules.hardware import cpu_of
-from service.lowering.target import resolve, to_tvm
-from service.runtime.peak import Peak, peak
-from service.runtime.threads import default_threads, use_threads
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.runtime.peak import Peak, peak
+from relaxc.service.runtime.threads import default_threads, use_threads
 
 TOLERANCE = 2e-5
 """Of the largest value: sums are made in another order at each step."""

@@ -9,8 +9,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from benchmarks.ladder.rung import Array, Built, Rung, from_schedule, from_template
-from schedules.cpu.common.register_tile import divisors
-from schedules.hardware import Cpu
+from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.hardware import Cpu
 
 __all__ = ["flops", "rungs", "want"]
 
@@ -60,7 +60,7 @@ def _convolution(x: Any, w: Any) -> Any:
 
 
 def _direct(x: Array, w: Array) -> Built:
-    with mock.patch("schedules.cpu.conv.winograd_plan.default", lambda *_: None):
+    with mock.patch("relaxc.schedules.cpu.conv.winograd_plan.default", lambda *_: None):
         return from_template(_convolution, [x], [w])
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from tvm import relax, te
 
 from benchmarks.ladder.rung import Array, Rung, from_schedule, from_template
-from schedules.cpu.common.register_tile import divisors
-from schedules.hardware import Cpu
+from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.hardware import Cpu
 
 __all__ = ["flops", "rungs", "want"]
 

@@ -15,8 +15,8 @@ from tvm import te
 
 from benchmarks.kernels.compiled import compile_op
 from benchmarks.kernels.timing import counted
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 
 __all__ = ["Array", "Built", "Rung", "from_schedule", "from_template", "time_ms"]
 

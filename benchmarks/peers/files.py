@@ -83,8 +83,8 @@ def export(case: Case, folder: Path) -> None:
 
 
 def _random_inputs(path: Path) -> dict[str, Array]:
-    from service import frontend
-    from service.runtime.inputs import random_inputs
+    from relaxc.service import frontend
+    from relaxc.service.runtime.inputs import random_inputs
 
     return random_inputs(frontend.inspect(path, frontend.identify(path)).signature)
 

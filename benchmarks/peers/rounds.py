@@ -160,7 +160,7 @@ def _row(
 
 def _agreement(ours: list[Any], theirs: list[Any]) -> tuple[float | None, bool]:
     """The largest scaled error over all outputs, and whether each is within what its dtype allows."""
-    from service.runtime.compare import compare
+    from relaxc.service.runtime.compare import compare
 
     if [a.shape for a in ours] != [a.shape for a in theirs]:
         return None, False

@@ -13,12 +13,12 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import claims, events, instances, jobs, transitions, trials
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.database.transitions import Outcome, held
-from service.jobs.queue.scheduler import CLAIM_LOCK, anything
-from service.tuning.told import Told
+from relaxc.service.jobs.database import claims, events, instances, jobs, transitions, trials
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.database.transitions import Outcome, held
+from relaxc.service.jobs.queue.scheduler import CLAIM_LOCK, anything
+from relaxc.service.tuning.told import Told
 from tests.jobs.rows import values_of
 
 __all__ = ["Measured", "Stand"]

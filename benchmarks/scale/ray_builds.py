@@ -19,12 +19,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from service.compiler import prepare
-from service.compiling.stages import Stages
-from service.jobs.ray.cluster import Cluster
-from service.jobs.workers.machine import Machine
-from service.tuner import find_tasks
-from service.tuning.task import Task
+from relaxc.service.compiler import prepare
+from relaxc.service.compiling.stages import Stages
+from relaxc.service.jobs.ray.cluster import Cluster
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.tuner import find_tasks
+from relaxc.service.tuning.task import Task
 from tests import zoo
 from tests.ray_nodes import MACHINE, running_ray
 
@@ -47,7 +47,7 @@ def built_in(cluster: Cluster, kinds: list[str], asked: list[dict[str, Any]]) ->
     """The seconds in which nodes of these kinds build all of them, two at a time for each node."""
     import ray
 
-    from service.jobs.ray.cluster import _build
+    from relaxc.service.jobs.ray.cluster import _build
 
     remotes = [ray.remote(num_cpus=0, max_retries=0, resources={kind: 0.4})(_build) for kind in kinds]
     waiting, under_way, start = list(asked), dict[Any, Any](), time.monotonic()

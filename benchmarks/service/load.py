@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from service.client.sse import Parser
+from relaxc.service.client.sse import Parser
 
 __all__ = ["download", "gets", "listen"]
 

@@ -16,8 +16,8 @@ import httpx
 from benchmarks.service.bars import Figure
 from benchmarks.service.server import Server
 from benchmarks.service.work import Work, large_model
-from service.client import Client
-from service.request import CompileOptions
+from relaxc.service.client import Client
+from relaxc.service.request import CompileOptions
 
 __all__ = ["MEASURES"]
 
@@ -31,7 +31,7 @@ _UPLOAD_BYTES = 2 * _GIB - _MIB  # protobuf takes no message of 2 GiB
 _LIGHT = """
 import sys, time
 begun = time.perf_counter()
-import service.api.app
+import relaxc.service.api.app
 took = time.perf_counter() - begun
 print(took, *sorted({"tvm", "torch", "onnx", "onnxruntime", "numpy"} & set(sys.modules)))
 """
@@ -42,7 +42,9 @@ def start(folder: Path, work: Work) -> Iterator[Figure]:
     took, *heavy = subprocess.run(
         [sys.executable, "-c", _LIGHT], capture_output=True, text=True, check=True
     ).stdout.split()
-    yield Figure("import service.api.app", float(took), "s", how=f"loads {' '.join(heavy) or 'neither tvm nor torch'}")
+    yield Figure(
+        "import relaxc.service.api.app", float(took), "s", how=f"loads {' '.join(heavy) or 'neither tvm nor torch'}"
+    )
     yield Figure("of these loaded: tvm, torch", len({"tvm", "torch"} & set(heavy)), "", "=", 0)
     seconds = []
     for _ in range(3):

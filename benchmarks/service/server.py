@@ -23,7 +23,7 @@ class Server:
     def __init__(self, cache: Path) -> None:
         begun = time.perf_counter()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve", "--port", "0"],
+            [sys.executable, "-m", "relaxc", "serve", "--port", "0"],
             env={**os.environ, "RELAXC_CACHE_DIR": str(cache)},
             stdout=subprocess.PIPE,
             text=True,

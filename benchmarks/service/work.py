@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.service.server import Server
-from service.client import Client
-from service.request import CompileOptions
+from relaxc.service.client import Client
+from relaxc.service.request import CompileOptions
 
 __all__ = ["Work", "large_model", "prepare"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tuning.curve import Curve, read_curve
-from service.tuning.plan import AT_ROOFLINE
+from relaxc.service.tuning.plan import AT_ROOFLINE
 
 _SIDES = ("ours", "upstream")
 NAMES = ("gemm", "conv3x3", "conv1x1", "depthwise")

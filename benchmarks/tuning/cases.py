@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from benchmarks.kernels import cases as kernels
-from schedules.ir import tir
+from relaxc.schedules.ir import tir
 
 __all__ = ["CASES", "Case", "module_of", "shapes_of"]
 

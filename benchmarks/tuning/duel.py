@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 
 from benchmarks.tuning.curve import Curve, read_curve
-from service.runtime.threads import default_threads, use_threads
+from relaxc.service.runtime.threads import default_threads, use_threads
 
 __all__ = ["duel"]
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import service
-from service.artifact.compiled import CompiledArtifact
-from service.records.files import append, read, remove
-from service.records.record import Record
+import relaxc
+from relaxc.service.artifact.compiled import CompiledArtifact
+from relaxc.service.records.files import append, read, remove
+from relaxc.service.records.record import Record
 
 _LEAST_GAIN = 0.01
 _RUNS = 6
@@ -30,15 +30,15 @@ _RUNS = 6
 
 def _compiled(model: Path, records: Path | None) -> CompiledArtifact:
     given = () if records is None else (str(records.resolve()),)
-    return service.compile(model, options=service.CompileOptions(records=given, default_records=False))
+    return relaxc.compile(model, options=relaxc.CompileOptions(records=given, default_records=False))
 
 
 def _times(artifacts: list[CompiledArtifact], rounds: int) -> list[dict[str, float]]:
     """Milliseconds of a run in each workload, for each artifact: medians over the rounds."""
     sys.modules["torch"] = None  # type: ignore[assignment]
-    from service.runtime import load
-    from service.runtime.inputs import random_inputs
-    from service.runtime.profile import profile
+    from relaxc.service.runtime import load
+    from relaxc.service.runtime.inputs import random_inputs
+    from relaxc.service.runtime.profile import profile
 
     sessions = [load(made.path) for made in artifacts]
     inputs = random_inputs(sessions[0].signature, seed=0)

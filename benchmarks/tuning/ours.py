@@ -13,22 +13,22 @@ import tvm
 from benchmarks.tuning.cases import Case, module_of, shapes_of
 from benchmarks.tuning.curve import Curve
 from benchmarks.tuning.side import run_side
-from service import passes
-from service.lowering import schedule
-from service.lowering.build import KERNEL
-from service.lowering.target import resolve, to_tvm
-from service.request import CompileOptions
-from service.runtime.peak import peak
-from service.runtime.roofline import limit_of
-from service.runtime.threads import default_threads
-from service.tuner import tasks_in
-from service.tuning.journal import Journal
-from service.tuning.measure import Measurer
-from service.tuning.measure.builder_worker import build, known_rules
-from service.tuning.measure.messages import Build, emitted_beside
-from service.tuning.plan import Budget
-from service.tuning.run import Candidate, Start, TuningRun
-from service.tuning.task import Task
+from relaxc.service import passes
+from relaxc.service.lowering import schedule
+from relaxc.service.lowering.build import KERNEL
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.request import CompileOptions
+from relaxc.service.runtime.peak import peak
+from relaxc.service.runtime.roofline import limit_of
+from relaxc.service.runtime.threads import default_threads
+from relaxc.service.tuner import tasks_in
+from relaxc.service.tuning.journal import Journal
+from relaxc.service.tuning.measure import Measurer
+from relaxc.service.tuning.measure.builder_worker import build, known_rules
+from relaxc.service.tuning.measure.messages import Build, emitted_beside
+from relaxc.service.tuning.plan import Budget
+from relaxc.service.tuning.run import Candidate, Start, TuningRun
+from relaxc.service.tuning.task import Task
 
 __all__ = ["task_of", "tune"]
 

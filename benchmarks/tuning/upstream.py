@@ -19,7 +19,7 @@ from tvm.s_tir import meta_schedule as ms
 from benchmarks.tuning.cases import Case, module_of, shapes_of
 from benchmarks.tuning.curve import Curve
 from benchmarks.tuning.side import run_side
-from service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.target import resolve, to_tvm
 
 __all__ = ["prim_func_of", "tune"]
 

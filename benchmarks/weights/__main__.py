@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from service.runtime.threads import default_threads
+from relaxc.service.runtime.threads import default_threads
 
 _ROUNDS = 15
 
@@ -98,9 +98,9 @@ def _model(table: Table, name: str, shape: Any, folder: Path, arguments: argpars
 
 
 def _compiled(folder: Path, weights: Any) -> Any:
-    from service.compiler import prepare, run
-    from service.request import CompileOptions
-    from service.runtime.loading import load
+    from relaxc.service.compiler import prepare, run
+    from relaxc.service.request import CompileOptions
+    from relaxc.service.runtime.loading import load
 
     out = folder / str(weights)
     out.mkdir()

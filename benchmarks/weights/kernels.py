@@ -14,10 +14,10 @@ import tvm
 from tvm import relax
 
 from benchmarks.kernels.compiled import compile_op
-from service.lowering.target import resolve, to_tvm
-from service.rounding import block_of, quantized
-from service.runtime import peak, probes
-from service.runtime.threads import use_threads
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.rounding import block_of, quantized
+from relaxc.service.runtime import peak, probes
+from relaxc.service.runtime.threads import use_threads
 
 __all__ = ["SHAPES", "Timed", "timed"]
 

@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 from tvm.script import tirx as T
 
-from service import TritonKernel
+from relaxc import TritonKernel
 
 SQRT_HALF = math.sqrt(0.5)
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from schedules.cpu.attention.attention import TiledAttention
-from schedules.cpu.conv.conv2d import Conv2d
-from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
-from schedules.cpu.conv.conv2d_tiles import Conv2dTiles
-from schedules.cpu.conv.depthwise import Depthwise
-from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
-from schedules.cpu.conv.winograd import Winograd
-from schedules.cpu.elementwise.fallback import Fallback
-from schedules.cpu.elementwise.injective import Injective
-from schedules.cpu.gemm.matmul import Matmul
-from schedules.cpu.gemm.matmul_blocks import MatmulBlocks
-from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.cpu.pooling.pooling import Pooling
-from schedules.cpu.pooling.pooling_image import PoolingImage
-from schedules.cpu.rows.reduction import Reduction
-from schedules.cpu.rows.rows import Rows
-from schedules.template import Rule
+from relaxc.schedules.cpu.attention.attention import TiledAttention
+from relaxc.schedules.cpu.conv.conv2d import Conv2d
+from relaxc.schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from relaxc.schedules.cpu.conv.conv2d_tiles import Conv2dTiles
+from relaxc.schedules.cpu.conv.depthwise import Depthwise
+from relaxc.schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
+from relaxc.schedules.cpu.conv.winograd import Winograd
+from relaxc.schedules.cpu.elementwise.fallback import Fallback
+from relaxc.schedules.cpu.elementwise.injective import Injective
+from relaxc.schedules.cpu.gemm.matmul import Matmul
+from relaxc.schedules.cpu.gemm.matmul_blocks import MatmulBlocks
+from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
+from relaxc.schedules.cpu.pooling.pooling import Pooling
+from relaxc.schedules.cpu.pooling.pooling_image import PoolingImage
+from relaxc.schedules.cpu.rows.reduction import Reduction
+from relaxc.schedules.cpu.rows.rows import Rows
+from relaxc.schedules.template import Rule
 
 __all__ = ["RULES"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from schedules.cpu.attention import attention_plan, word_plan
-from schedules.cpu.attention.attention import TiledAttention
-from schedules.cpu.common.dot_product import instruction, steps_of
-from schedules.cpu.common.tile_registers import instructions
-from schedules.cpu.conv import (
+from relaxc.schedules.cpu.attention import attention_plan, word_plan
+from relaxc.schedules.cpu.attention.attention import TiledAttention
+from relaxc.schedules.cpu.common.dot_product import instruction, steps_of
+from relaxc.schedules.cpu.common.tile_registers import instructions
+from relaxc.schedules.cpu.conv import (
     blocked_compute,
     blocked_plan,
     depthwise_blocked,
@@ -24,22 +24,22 @@ from schedules.cpu.conv import (
     winograd_compute,
     winograd_plan,
 )
-from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
-from schedules.cpu.conv.conv2d_tiles import Conv2dTiles
-from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
-from schedules.cpu.conv.tiles_layout import Layout
-from schedules.cpu.conv.winograd import Winograd
-from schedules.cpu.gemm import blocks_compute, matmul_blocks, matrix_plan, packed_compute, packed_plan
-from schedules.cpu.gemm.matmul_blocks import MatmulBlocks
-from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.cpu.pooling import pool_compute, pooling, pooling_image
-from schedules.cpu.pooling.pooling import Pooling
-from schedules.cpu.pooling.pooling_image import PoolingImage
-from schedules.hardware import Cpu
-from schedules.ir.dtypes import is_float
-from schedules.operators import Attention, BlockMatmul, Conv2d, Depthwise2d, Matmul, Operator, Pool2d
-from schedules.plan import DEFAULT, Plan
-from schedules.planned import Planned
+from relaxc.schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from relaxc.schedules.cpu.conv.conv2d_tiles import Conv2dTiles
+from relaxc.schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
+from relaxc.schedules.cpu.conv.tiles_layout import Layout
+from relaxc.schedules.cpu.conv.winograd import Winograd
+from relaxc.schedules.cpu.gemm import blocks_compute, matmul_blocks, matrix_plan, packed_compute, packed_plan
+from relaxc.schedules.cpu.gemm.matmul_blocks import MatmulBlocks
+from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
+from relaxc.schedules.cpu.pooling import pool_compute, pooling, pooling_image
+from relaxc.schedules.cpu.pooling.pooling import Pooling
+from relaxc.schedules.cpu.pooling.pooling_image import PoolingImage
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.operators import Attention, BlockMatmul, Conv2d, Depthwise2d, Matmul, Operator, Pool2d
+from relaxc.schedules.plan import DEFAULT, Plan
+from relaxc.schedules.planned import Planned
 
 __all__ = [
     "Defaults",
@@ -91,7 +91,7 @@ class Defaults:
     cpu: Cpu
 
     def plan(self, operator: Operator) -> Plan:
-        """See `schedules.plan.Planner`."""
+        """See `relaxc.schedules.plan.Planner`."""
         return default(operator, self.cpu)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, tirx
 
-from schedules.cpu import planning
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import PrimFunc, SBlock
-from schedules.operators import Conv2d, Matmul, Operator
-from schedules.plan import PLAN, Plan, plan_of
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import PrimFunc, SBlock
+from relaxc.schedules.operators import Conv2d, Matmul, Operator
+from relaxc.schedules.plan import PLAN, Plan, plan_of
 
 __all__ = ["emitted", "group_of", "weight_position", "weight_shape"]
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from tvm.s_tir.dlight import gpu
 
-from schedules.cuda.attention.attention_sm80 import AttentionSm80
-from schedules.cuda.attention.attention_sm90 import AttentionSm90
-from schedules.cuda.attention.decoding_sm90 import DecodingSm90
-from schedules.cuda.conv.conv2d_sm80 import Conv2dSm80
-from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
-from schedules.cuda.conv.lines_sm90 import LinesSm90
-from schedules.cuda.conv.spread import Spread
-from schedules.cuda.dlight import Dlight
-from schedules.cuda.elementwise.elementwise import Elementwise
-from schedules.cuda.elementwise.transposed import Transposed
-from schedules.cuda.full_reduction import FullReduction
-from schedules.cuda.gemm.gemm_sm80 import GemmSm80
-from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from schedules.cuda.gemm.matmul_blocks import MatmulBlocks
-from schedules.cuda.groups.group_norm import GroupNorm
-from schedules.cuda.rows.rows import RowReductions
-from schedules.cuda.triton import Triton
-from schedules.cuda.windows.windows import OverWindows
-from schedules.template import Rule
+from relaxc.schedules.cuda.attention.attention_sm80 import AttentionSm80
+from relaxc.schedules.cuda.attention.attention_sm90 import AttentionSm90
+from relaxc.schedules.cuda.attention.decoding_sm90 import DecodingSm90
+from relaxc.schedules.cuda.conv.conv2d_sm80 import Conv2dSm80
+from relaxc.schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
+from relaxc.schedules.cuda.conv.lines_sm90 import LinesSm90
+from relaxc.schedules.cuda.conv.spread import Spread
+from relaxc.schedules.cuda.dlight import Dlight
+from relaxc.schedules.cuda.elementwise.elementwise import Elementwise
+from relaxc.schedules.cuda.elementwise.transposed import Transposed
+from relaxc.schedules.cuda.full_reduction import FullReduction
+from relaxc.schedules.cuda.gemm.gemm_sm80 import GemmSm80
+from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from relaxc.schedules.cuda.gemm.matmul_blocks import MatmulBlocks
+from relaxc.schedules.cuda.groups.group_norm import GroupNorm
+from relaxc.schedules.cuda.rows.rows import RowReductions
+from relaxc.schedules.cuda.triton import Triton
+from relaxc.schedules.cuda.windows.windows import OverWindows
+from relaxc.schedules.template import Rule
 
 __all__ = ["RULES"]
 

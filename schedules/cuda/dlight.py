@@ -10,15 +10,15 @@ from tvm.error import InternalError
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
-from schedules.cuda.common.own_memory import reads_of_others
-from schedules.cuda.common.races import race
-from schedules.cuda.common.shared_memory import allocated, shared_bytes
-from schedules.hardware import gpu_of
-from schedules.ir import analysis
-from schedules.ir.dtypes import dtype_bits
-from schedules.ir.single import without_single_reductions
-from schedules.ir.types import Node, PrimFunc, Stmt, Target
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.cuda.common.own_memory import reads_of_others
+from relaxc.schedules.cuda.common.races import race
+from relaxc.schedules.cuda.common.shared_memory import allocated, shared_bytes
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.ir import analysis
+from relaxc.schedules.ir.dtypes import dtype_bits
+from relaxc.schedules.ir.single import without_single_reductions
+from relaxc.schedules.ir.types import Node, PrimFunc, Stmt, Target
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Dlight"]
 
@@ -38,7 +38,7 @@ class Dlight:
         self.needs_reduction = needs_reduction
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         check(parameters or {}, {})
         func = without_single_reductions(func)
         if self.needs_reduction and not analysis.has_reduction(func):

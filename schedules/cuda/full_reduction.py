@@ -6,12 +6,12 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.s_tir.dlight.base import try_inline
 
-from schedules.cuda.common.races import race
-from schedules.ir import analysis, tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.single import without_single_reductions
-from schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.cuda.common.races import race
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.single import without_single_reductions
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["FullReduction"]
 
@@ -34,7 +34,7 @@ class FullReduction:
     version = 1
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         check(parameters or {}, {})
         func = without_single_reductions(func)
         blocks = [realize.block for realize in block_realizes(func)]

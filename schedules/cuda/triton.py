@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from schedules.cuda.triton_call import CONFIGURATION, call_of
-from schedules.ir.types import PrimFunc, Target
-from schedules.template import Choices, Declined, Parameters, Points, Schedule, check
+from relaxc.schedules.cuda.triton_call import CONFIGURATION, call_of
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.template import Choices, Declined, Parameters, Points, Schedule, check
 
 __all__ = ["Triton"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from schedules.ir.types import PrimFunc
+from relaxc.schedules.ir.types import PrimFunc
 
 __all__ = ["CONFIGURATION", "TRITON", "Argument", "Launch", "TritonCall", "call_of"]
 

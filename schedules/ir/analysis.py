@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Buffer, For, IterVar, LoopRV, PrimFunc, SBlock, Size, Stmt, TirSchedule, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Buffer, For, IterVar, LoopRV, PrimFunc, SBlock, Size, Stmt, TirSchedule, Var
 
 __all__ = [
     "Nest",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from tvm import s_tir, tirx
 from tvm.ir import Range
 
-from schedules.ir import tir
-from schedules.ir.types import BufferRegion, PrimFunc, SBlock, SBlockRealize, Size, Stmt, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import BufferRegion, PrimFunc, SBlock, SBlockRealize, Size, Stmt, Var
 
 __all__ = ["access_regions", "block_names", "block_realizes", "loop_nest"]
 

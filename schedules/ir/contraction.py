@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import tirx
 
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Expr, IterVar, PrimFunc, SBlock, Size, Var
-from schedules.template import Declined
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Expr, IterVar, PrimFunc, SBlock, Size, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["Contraction", "accumulation_dtype", "find"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import te, tirx
 
-from schedules.ir import tir
-from schedules.ir.dtypes import is_float
-from schedules.ir.types import Buffer, Expr
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.types import Buffer, Expr
 
 __all__ = ["OF_NUMBERS", "any_nan", "is_shift", "largest", "least"]
 

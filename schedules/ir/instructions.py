@@ -8,8 +8,8 @@ from tvm import tirx
 from tvm.ir import Call, StringImm
 from tvm.target.codegen import llvm_get_intrinsic_name
 
-from schedules.ir.tir import collect
-from schedules.ir.types import PrimFunc
+from relaxc.schedules.ir.tir import collect
+from relaxc.schedules.ir.types import PrimFunc
 
 __all__ = ["instruction_of"]
 

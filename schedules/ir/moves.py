@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from tvm import s_tir
 
-from schedules.ir import analysis, tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import LoopRV, SBlock, TirSchedule, Var
-from schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
-from schedules.strict import made_up_for
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import LoopRV, SBlock, TirSchedule, Var
+from relaxc.schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
+from relaxc.schedules.strict import made_up_for
 
 __all__ = [
     "ACCUMULATE_LOCALLY",
@@ -121,7 +121,7 @@ def prefetch_ahead(sch: TirSchedule, tiles: LoopRV, ahead: int, elements: int) -
 
     for tile in T: use P[base .. base + elements)   also fetches   P[base + ahead .. base + ahead + elements)
 
-    a slice with each tile; `service.lowering.prefetch` says how. The right annotation changes no result.
+    a slice with each tile; `relaxc.service.lowering.prefetch` says how. The right annotation changes no result.
     A single tile is no loop by then: what it would fetch, the tile itself has begun to read.
     """
     if tir.as_int(sch.get(tiles).extent) == 1:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from schedules.ir import analysis, tir
-from schedules.ir.types import IterVar, PrimFunc, SBlock
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.types import IterVar, PrimFunc, SBlock
 
 __all__ = ["without_single_reductions"]
 

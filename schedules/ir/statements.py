@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from tvm import s_tir, tirx
 from tvm.ir import Range
 
-from schedules.ir import tir
-from schedules.ir.types import Buffer, Expr, Size, Stmt
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Stmt
 
 __all__ = [
     "block",

@@ -10,8 +10,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.ir import tir
-from schedules.ir.types import Buffer, BufferStore, Expr, IterVar, SBlock, Size, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, BufferStore, Expr, IterVar, SBlock, Size, Var
 
 __all__ = ["Access", "Axis", "Strided", "nested", "strided"]
 

@@ -12,8 +12,8 @@ from tvm import tirx
 from tvm.ir import Call, Range, TensorLoad
 from tvm.sym import Analyzer
 
-from schedules.ir.dtypes import dtype_bits
-from schedules.ir.types import (
+from relaxc.schedules.ir.dtypes import dtype_bits
+from relaxc.schedules.ir.types import (
     Buffer,
     BufferStore,
     Expr,

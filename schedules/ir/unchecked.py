@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import s_tir
 
-from schedules.ir.types import PrimFunc, TirSchedule
+from relaxc.schedules.ir.types import PrimFunc, TirSchedule
 
 __all__ = ["UNCHECKED", "unchecked_schedule"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import Buffer, Expr, Node, PrimFunc, SBlock, Size, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import Buffer, Expr, Node, PrimFunc, SBlock, Size, Var
 
 __all__ = ["Work", "expression_size", "is_expensive", "iterations", "work_of", "worth_parallel"]
 

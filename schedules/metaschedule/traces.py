@@ -12,9 +12,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.schedule import Trace
 
-from schedules.ir.types import PrimFunc, Target
-from schedules.metaschedule.trace_check import parse
-from schedules.template import Declined, Schedule
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.metaschedule.trace_check import parse
+from relaxc.schedules.template import Declined, Schedule
 
 __all__ = ["METASCHEDULE", "Traced", "sample"]
 
@@ -25,7 +25,7 @@ _MOST_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """Takes the place of a rule for records that have a trace; see `schedules.template.Rule` for name and version."""
+    """Takes a rule's place for records that have a trace; see `relaxc.schedules.template.Rule` for name and version."""
 
     name: str = "metaschedule"
     version: int = 1

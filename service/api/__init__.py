@@ -22,14 +22,14 @@ def serve(
     `workers` 0 is an API alone, None the setting's. `tls` is a certificate and its key (PEM files); `log_level` None is
     the setting's. Raise InvalidOption as `server.run` does.
     """
-    from service.api.logs import open_log
-    from service.config import settings
+    from relaxc.service.api.logs import open_log
+    from relaxc.service.config import settings
 
     open_log(log_level or settings().log_level, settings().log_format)
 
-    from service.api.listening import Tls
-    from service.api.server import run  # what it imports may have something to say
-    from service.jobs.backend import Backend
+    from relaxc.service.api.listening import Tls
+    from relaxc.service.api.server import run  # what it imports may have something to say
+    from relaxc.service.jobs.backend import Backend
 
     opened = partial(Backend, workers=workers)
     run(host, port, open_backend=opened, tls=Tls(*tls) if tls else None, no_auth=no_auth)

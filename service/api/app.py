@@ -9,18 +9,18 @@ from importlib import metadata
 from anyio import to_thread
 from fastapi import Depends, FastAPI
 
-from service.api.audit import AuditLog
-from service.api.auth import Anonymous, Gate
-from service.api.bodies import Bodies
-from service.api.calls import known_parameters
-from service.api.counting import Counting
-from service.api.document import document_of
-from service.api.drain import Drain, RefuseWork
-from service.api.framing import OneLength
-from service.api.metrics import Metrics
-from service.api.observe import Observe
-from service.api.problems import install
-from service.api.routes import (
+from relaxc.service.api.audit import AuditLog
+from relaxc.service.api.auth import Anonymous, Gate
+from relaxc.service.api.bodies import Bodies
+from relaxc.service.api.calls import known_parameters
+from relaxc.service.api.counting import Counting
+from relaxc.service.api.document import document_of
+from relaxc.service.api.drain import Drain, RefuseWork
+from relaxc.service.api.framing import OneLength
+from relaxc.service.api.metrics import Metrics
+from relaxc.service.api.observe import Observe
+from relaxc.service.api.problems import install
+from relaxc.service.api.routes import (
     artifacts,
     audit,
     compile,
@@ -39,8 +39,8 @@ from service.api.routes import (
     uploads,
     workers,
 )
-from service.api.tracing import of_requests, open_traces
-from service.jobs.backend import Backend
+from relaxc.service.api.tracing import of_requests, open_traces
+from relaxc.service.jobs.backend import Backend
 
 __all__ = ["create_app"]
 

@@ -8,10 +8,10 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict
 
-from service.errors import ServiceError
-from service.jobs.database import audit
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import AuditRow
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import AuditRow
 
 __all__ = ["AuditLog"]
 

@@ -12,9 +12,9 @@ from urllib.parse import SplitResult, urlsplit
 from anyio import sleep, to_thread
 from fastapi import Request
 
-from service.errors import Forbidden, RateLimited, Unauthorized
-from service.jobs.database.rows import LOCAL_OWNER, Owner
-from service.jobs.objects.keys import Keys
+from relaxc.service.errors import Forbidden, RateLimited, Unauthorized
+from relaxc.service.jobs.database.rows import LOCAL_OWNER, Owner
+from relaxc.service.jobs.objects.keys import Keys
 
 __all__ = ["Anonymous", "Gate", "require"]
 

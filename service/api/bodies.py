@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.config import settings
+from relaxc.service.config import settings
 
 __all__ = ["JSON_MAX_BYTES", "Bodies", "Body", "body_of"]
 

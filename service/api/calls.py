@@ -11,10 +11,10 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from service.api.bodies import body_of
-from service.api.refusal import EarlyAnswer
-from service.errors import InvalidOption
-from service.request import canonical_json
+from relaxc.service.api.bodies import body_of
+from relaxc.service.api.refusal import EarlyAnswer
+from relaxc.service.errors import InvalidOption
+from relaxc.service.request import canonical_json
 
 __all__ = ["NAME", "answer", "canonical_body", "json_only", "known_parameters"]
 

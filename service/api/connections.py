@@ -8,8 +8,8 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from service.api.problems import of_http
-from service.config import settings
+from relaxc.service.api.problems import of_http
+from relaxc.service.config import settings
 
 __all__ = ["Connection"]
 

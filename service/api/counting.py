@@ -8,8 +8,8 @@ from functools import partial
 
 from anyio import to_thread
 
-from service.errors import ServiceError
-from service.jobs.backend import Counts
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.backend import Counts
 
 __all__ = ["Counting"]
 

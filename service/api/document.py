@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from service.api.problems import MEDIA_TYPE, responses
-from service.api.schemas import Problem
+from relaxc.service.api.problems import MEDIA_TYPE, responses
+from relaxc.service.api.schemas import Problem
 
 __all__ = ["document_of"]
 

@@ -7,8 +7,8 @@ import time
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.problems import problem
-from service.errors import ServiceError
+from relaxc.service.api.problems import problem
+from relaxc.service.errors import ServiceError
 
 __all__ = ["Drain", "RefuseWork"]
 

@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import MalformedRangeHeader, RangeNotSatisfiable
 from starlette.types import Receive, Scope, Send
 
-from service.api.conditional import has_it
-from service.artifact.entry import Opened
+from relaxc.service.api.conditional import has_it
+from relaxc.service.artifact.entry import Opened
 
 __all__ = ["ArtifactFile", "RangedFile", "artifact_response"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.problems import of_http
+from relaxc.service.api.problems import of_http
 
 __all__ = ["OneLength"]
 

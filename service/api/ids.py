@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import AfterValidator
 
-from service.errors import (
+from relaxc.service.errors import (
     ArtifactNotFound,
     InvalidOption,
     JobNotFound,

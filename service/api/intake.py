@@ -9,14 +9,14 @@ from pathlib import Path
 from anyio import CancelScope, CapacityLimiter, to_thread
 from fastapi import Request
 
-from service import machine
-from service.api.bodies import body_of
-from service.api.disk import on_disk
-from service.api.routes.backend import backend_of
-from service.api.uploads import OVERHEAD_BYTES, Upload, receive
-from service.config import settings
-from service.errors import ModelTooLarge, StorageQuotaExceeded, StoreUnwritable
-from service.jobs.database.rows import Owner
+from relaxc.service import machine
+from relaxc.service.api.bodies import body_of
+from relaxc.service.api.disk import on_disk
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.api.uploads import OVERHEAD_BYTES, Upload, receive
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelTooLarge, StorageQuotaExceeded, StoreUnwritable
+from relaxc.service.jobs.database.rows import Owner
 
 __all__ = ["IDENTIFYING", "taken_form"]
 

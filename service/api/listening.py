@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.errors import InvalidOption
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["Tls", "is_loopback", "listen"]
 

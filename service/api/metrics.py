@@ -10,14 +10,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.errors import ServiceError
-from service.jobs.backend import Backend
-from service.jobs.database import jobs
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.job import State
-from service.jobs.objects.allowance import Watched
-from service.jobs.queue.retention import METRIC
-from service.jobs.workers.fleet import Worker
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import jobs
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.objects.allowance import Watched
+from relaxc.service.jobs.queue.retention import METRIC
+from relaxc.service.jobs.workers.fleet import Worker
 
 __all__ = ["Metrics"]
 

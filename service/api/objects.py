@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.jobs.database.rows import JobKind
-from service.jobs.job import State
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.job import State
 
 __all__ = [
     "DIGEST",

@@ -12,10 +12,10 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.audit import AuditLog
-from service.api.metrics import Metrics
-from service.jobs.database.rows import AuditRow
-from service.jobs.objects.key_secrets import SECRET_PREFIX
+from relaxc.service.api.audit import AuditLog
+from relaxc.service.api.metrics import Metrics
+from relaxc.service.jobs.database.rows import AuditRow
+from relaxc.service.jobs.objects.key_secrets import SECRET_PREFIX
 
 __all__ = ["Observe"]
 

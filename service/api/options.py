@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from service.api.calls import canonical_body
-from service.errors import InvalidOption
-from service.request import CompileOptions
+from relaxc.service.api.calls import canonical_body
+from relaxc.service.errors import InvalidOption
+from relaxc.service.request import CompileOptions
 
 __all__ = ["compile_options", "parsed_options"]
 

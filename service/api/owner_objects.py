@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.objects import LINE, Time
+from relaxc.service.api.objects import LINE, Time
 
 __all__ = [
     "Key",

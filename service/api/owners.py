@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends
 
-from service.api.auth import require
-from service.jobs.database.rows import Owner
+from relaxc.service.api.auth import require
+from relaxc.service.jobs.database.rows import Owner
 
 __all__ = ["Admin", "Anybody", "Compiler", "Reader", "Tuner", "Worker"]
 

@@ -13,10 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from service.api.bodies import body_of
-from service.api.refusal import EarlyAnswer
-from service.api.schemas import Problem
-from service.errors import (
+from relaxc.service.api.bodies import body_of
+from relaxc.service.api.refusal import EarlyAnswer
+from relaxc.service.api.schemas import Problem
+from relaxc.service.errors import (
     Fault,
     QuotaExceeded,
     RateLimited,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from service.errors import InvalidOption
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["Span", "span_of"]
 

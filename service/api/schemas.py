@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from service.errors import Fault
+from relaxc.service.errors import Fault
 
 __all__ = ["Health", "Problem", "ProblemType", "Ready", "Target", "Targets"]
 

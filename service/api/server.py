@@ -12,16 +12,16 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service.api.app import create_app
-from service.api.auth import Anonymous
-from service.api.connections import Connection
-from service.api.drain import Drain
-from service.api.listening import Tls, is_loopback, listen
-from service.config import settings
-from service.errors import InvalidOption
-from service.jobs.backend import Backend
-from service.jobs.objects.keys import open_keys
-from service.process.sandbox.required import require_sandbox
+from relaxc.service.api.app import create_app
+from relaxc.service.api.auth import Anonymous
+from relaxc.service.api.connections import Connection
+from relaxc.service.api.drain import Drain
+from relaxc.service.api.listening import Tls, is_loopback, listen
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.objects.keys import open_keys
+from relaxc.service.process.sandbox.required import require_sandbox
 
 __all__ = ["run"]
 

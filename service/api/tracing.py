@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.telemetry import TelemetryConfig
 
-from service.jobs.database.rows import JobRow
+from relaxc.service.jobs.database.rows import JobRow
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -16,8 +16,8 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from service.api.disk import on_disk
-from service.errors import InvalidOption, ModelTooLarge, ModelUnsafe
+from relaxc.service.api.disk import on_disk
+from relaxc.service.errors import InvalidOption, ModelTooLarge, ModelUnsafe
 
 __all__ = ["OVERHEAD_BYTES", "FormReader", "Upload", "pump", "receive"]
 

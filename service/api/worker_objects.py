@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from service.api.objects import Time
+from relaxc.service.api.objects import Time
 
 __all__ = ["Workers"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.artifact.manifest import Manifest
-    from service.artifact.packing import pack
+    from relaxc.service.artifact.manifest import Manifest
+    from relaxc.service.artifact.packing import pack
 
 __all__ = ["Manifest", "pack"]
 
@@ -14,7 +14,7 @@ __all__ = ["Manifest", "pack"]
 def __getattr__(name: str) -> Any:
     """Names are looked up when they are used: reading a manifest takes nothing of what packs one."""
     if name not in __all__:
-        raise AttributeError(f"module 'service.artifact' has no attribute {name!r}")
-    from service.artifact import manifest, packing
+        raise AttributeError(f"module 'relaxc.service.artifact' has no attribute {name!r}")
+    from relaxc.service.artifact import manifest, packing
 
     return getattr(manifest if name == "Manifest" else packing, name)

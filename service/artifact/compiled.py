@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.artifact.manifest import Manifest
-from service.errors import ArtifactCorrupt, InvalidOption
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import ArtifactCorrupt, InvalidOption
 
 __all__ = ["CompiledArtifact", "EarlyCopy", "check_output", "named_beside"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from service.errors import ArtifactCorrupt, RequestError
-from service.request import TargetSpec
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service.errors import ArtifactCorrupt, RequestError
+from relaxc.service.request import TargetSpec
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 
 __all__ = ["Fields", "schedule", "signature", "target", "tensor", "verification"]
 

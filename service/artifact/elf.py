@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from service.errors import ArtifactCorrupt, ArtifactNotFound
+from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound
 
 __all__ = ["NewSection", "Section", "append_sections", "loaded_digest", "read_sections"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from service.artifact.decode import Fields
-from service.artifact.key import Key
-from service.errors import ArtifactCorrupt
-from service.request import canonical_json
+from relaxc.service.artifact.decode import Fields
+from relaxc.service.artifact.key import Key
+from relaxc.service.errors import ArtifactCorrupt
+from relaxc.service.request import canonical_json
 
 __all__ = ["ENTRY_FILE", "Entry", "Explanation", "Opened", "StoredFile", "StoredKey", "is_digest", "sha256_of"]
 

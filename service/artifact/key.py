@@ -12,12 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from service.config import settings
-from service.errors import InvalidOption, PluginError, ToolMissing
-from service.input_files import is_special, kernel_files, named_files, see, triton_version
-from service.machine import missing_features
-from service.records.sources import records_digest
-from service.request import CompileRequest, ModelFormat, Seen, TargetSpec, canonical_json
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, PluginError, ToolMissing
+from relaxc.service.input_files import is_special, kernel_files, named_files, see, triton_version
+from relaxc.service.machine import missing_features
+from relaxc.service.records.sources import records_digest
+from relaxc.service.request import CompileRequest, ModelFormat, Seen, TargetSpec, canonical_json
 
 __all__ = ["Key", "digest_of_files", "key_for"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import filelock
 
-from service.errors import Busy
+from relaxc.service.errors import Busy
 
 __all__ = ["held", "sweep_locks"]
 

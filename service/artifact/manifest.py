@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.artifact import decode
-from service.artifact.elf import Section, loaded_digest, read_sections
-from service.artifact.parts import Part, decoded
-from service.artifact.weights_table import WeightsTable, decoded_table
-from service.errors import ArtifactCorrupt, ArtifactNotFound
-from service.request import TargetSpec, canonical_json
-from service.signature import Signature
+from relaxc.service.artifact import decode
+from relaxc.service.artifact.elf import Section, loaded_digest, read_sections
+from relaxc.service.artifact.parts import Part, decoded
+from relaxc.service.artifact.weights_table import WeightsTable, decoded_table
+from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound
+from relaxc.service.request import TargetSpec, canonical_json
+from relaxc.service.signature import Signature
 
 __all__ = [
     "FORMAT",

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from service.artifact.elf import NewSection, append_sections, loaded_digest
-from service.artifact.entry import sha256_of
-from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
-from service.artifact.parts import PART_SECTION, Part
-from service.artifact.safetensors import image_size, write_image
-from service.errors import ArtifactCorrupt, CompileFailed
-from service.signature import TensorSpec
+from relaxc.service.artifact.elf import NewSection, append_sections, loaded_digest
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
+from relaxc.service.artifact.parts import PART_SECTION, Part
+from relaxc.service.artifact.safetensors import image_size, write_image
+from relaxc.service.errors import ArtifactCorrupt, CompileFailed
+from relaxc.service.signature import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.artifact import decode
-from service.errors import ArtifactCorrupt
-from service.request import TargetSpec, canonical_json
+from relaxc.service.artifact import decode
+from relaxc.service.errors import ArtifactCorrupt
+from relaxc.service.request import TargetSpec, canonical_json
 
 __all__ = ["PART_SECTION", "Part", "decoded"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.request import CompileOptions, Precision
+from relaxc.service.request import CompileOptions, Precision
 
 __all__ = ["CALIBRATED", "QUANTIZED", "precisions"]
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
-from service.errors import CompileFailed
-from service.signature import TensorSpec
+from relaxc.service.errors import CompileFailed
+from relaxc.service.signature import TensorSpec
 
 __all__ = ["ALIGN", "image_size", "write_image"]
 

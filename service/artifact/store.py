@@ -20,8 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from service.artifact.atomic import hold_folder, remove_folder, staging_folder, sweep_staging, sync, vacate, write_file
-from service.artifact.entry import (
+from relaxc.service.artifact.atomic import (
+    hold_folder,
+    remove_folder,
+    staging_folder,
+    sweep_staging,
+    sync,
+    vacate,
+    write_file,
+)
+from relaxc.service.artifact.entry import (
     ENTRY_FILE,
     Entry,
     Explanation,
@@ -31,9 +39,9 @@ from service.artifact.entry import (
     is_digest,
     sha256_of,
 )
-from service.artifact.key import Key
-from service.artifact.locks import held, sweep_locks
-from service.errors import ArtifactCorrupt, ArtifactNotFound, StoreUnwritable
+from relaxc.service.artifact.key import Key
+from relaxc.service.artifact.locks import held, sweep_locks
+from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound, StoreUnwritable
 
 __all__ = ["Store"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from service.artifact import decode
-from service.errors import ArtifactCorrupt
-from service.signature import TensorSpec
+from relaxc.service.artifact import decode
+from relaxc.service.errors import ArtifactCorrupt
+from relaxc.service.signature import TensorSpec
 
 __all__ = ["WeightsTable", "decoded_table"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from service.cli import (
+from relaxc.service.cli import (
     audit,
     bench,
     cache,
@@ -27,9 +27,9 @@ from service.cli import (
     worker,
     workers,
 )
-from service.cli.optional_value import TakesBareOptions
-from service.cli.options import Verbose
-from service.cli.remote import KeyFile, Remote, Server
+from relaxc.service.cli.optional_value import TakesBareOptions
+from relaxc.service.cli.options import Verbose
+from relaxc.service.cli.remote import KeyFile, Remote, Server
 
 __all__ = ["app"]
 

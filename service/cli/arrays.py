@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.errors import InputError, InputType, InvalidOption
+from relaxc.service.errors import InputError, InputType, InvalidOption
 
 if TYPE_CHECKING:
-    from service.signature import Signature
+    from relaxc.service.signature import Signature
 
 __all__ = ["read_npz", "replacing", "write_npz"]
 
@@ -27,7 +27,7 @@ def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
     import ml_dtypes
     import numpy as np
 
-    from service.frontend.onnx.samples import UNREADABLE
+    from relaxc.service.frontend.onnx.samples import UNREADABLE
 
     bfloat16 = {spec.name for spec in signature.inputs if spec.dtype == "bfloat16"}
     try:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.options import Json, Verbose
-from service.cli.output import console, shown_value, table
-from service.cli.remote import Remote
-from service.errors import InvalidOption
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, shown_value, table
+from relaxc.service.cli.remote import Remote
+from relaxc.service.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from service.jobs.database.rows import AuditFilter
+    from relaxc.service.jobs.database.rows import AuditFilter
 
 __all__ = ["audit"]
 
@@ -61,8 +61,8 @@ def _printable(text: str) -> str:
 
 
 def _here(moments: dict[str, datetime | None], words: dict[str, str | None], limit: int) -> Iterator[dict[str, Any]]:
-    from service.jobs.database.rows import AuditFilter
-    from service.jobs.objects.audit import open_audit
+    from relaxc.service.jobs.database.rows import AuditFilter
+    from relaxc.service.jobs.objects.audit import open_audit
 
     begin, end = (None if moment is None else moment.timestamp() for moment in moments.values())
     wanted: AuditFilter = AuditFilter(since=begin, until=end, **words)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.options import Artifact, Json, Seed, Threads, Verbose
-from service.cli.output import console, print_json, table
-from service.cli.session import Dims, Inputs, choose_inputs, open_session
-from service.errors import InvalidOption
+from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
+from relaxc.service.cli.output import console, print_json, table
+from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
+from relaxc.service.errors import InvalidOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from service.frontend import Reference
-    from service.runtime import Session
-    from service.runtime.bench import BenchReport
-    from service.runtime.verification import Verification
+    from relaxc.service.frontend import Reference
+    from relaxc.service.runtime import Session
+    from relaxc.service.runtime.bench import BenchReport
+    from relaxc.service.runtime.verification import Verification
 
 __all__ = ["bench"]
 
@@ -57,7 +57,7 @@ def bench(
     baseline; its spread is from the 10th to the 90th percentile.
     """
     session = open_session(artifact, threads, with_torch=against is Against.TORCH, with_compiler=against is not None)
-    from service.runtime.bench import bench
+    from relaxc.service.runtime.bench import bench
 
     values = choose_inputs(session.signature, inputs, dim, seed, fill=True)
     callables: dict[str, Any] = {"relaxc": lambda: session(values)}
@@ -82,9 +82,9 @@ def bench(
 
 def _reference(session: Session, against: Against, model: Path | None) -> Reference:
     """The model in its framework. Raise InvalidOption if that, or the model, is not what the artifact came from."""
-    from service import frontend
-    from service.request import CompileOptions
-    from service.rounding import Rounding
+    from relaxc.service import frontend
+    from relaxc.service.request import CompileOptions
+    from relaxc.service.rounding import Rounding
 
     if model is None:
         raise InvalidOption(f"--against {against} needs --model", option="model")
@@ -103,8 +103,8 @@ def _reference(session: Session, against: Against, model: Path | None) -> Refere
 
 
 def _agreement(session: Session, values: Mapping[str, Any], reference: Reference) -> Verification:
-    from service.request import Precision
-    from service.runtime.compare import compare, judging_dtypes
+    from relaxc.service.request import Precision
+    from relaxc.service.runtime.compare import compare, judging_dtypes
 
     precision = session.manifest.options.get("precision")
     dtypes = judging_dtypes(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.optional_value import TakesBareOptions
-from service.cli.options import (
+from relaxc.service.cli.optional_value import TakesBareOptions
+from relaxc.service.cli.options import (
     Json,
     Model,
     NoRecords,
@@ -25,12 +25,12 @@ from service.cli.options import (
     Weights,
     options_for,
 )
-from service.cli.output import console, print_json, size, table
+from relaxc.service.cli.output import console, print_json, size, table
 
 if TYPE_CHECKING:
-    from service.artifact.entry import Entry
-    from service.artifact.store import Store
-    from service.jobs.kernels import Kernels
+    from relaxc.service.artifact.entry import Entry
+    from relaxc.service.artifact.store import Store
+    from relaxc.service.jobs.kernels import Kernels
 
 __all__ = ["app", "explain", "gc", "ls"]
 
@@ -86,8 +86,8 @@ def explain(
     program is the same, as with other weights, from the cache of kernels, unless `source.lowering`, a version of TVM, a
     setting or the target differs.
     """
-    from service.artifact.key import key_for
-    from service.compiler import prepare
+    from relaxc.service.artifact.key import key_for
+    from relaxc.service.compiler import prepare
 
     options = options_for(
         shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights,
@@ -147,15 +147,15 @@ def gc(
 
 
 def _store() -> Store:
-    from service.artifact.store import Store
-    from service.config import settings
+    from relaxc.service.artifact.store import Store
+    from relaxc.service.config import settings
 
     return Store(settings().cache_dir, settings().cache_max_bytes)
 
 
 def _kernels() -> Kernels:
-    from service.config import settings
-    from service.jobs.kernels import Kernels
+    from relaxc.service.config import settings
+    from relaxc.service.jobs.kernels import Kernels
 
     return Kernels.below(settings().cache_dir, settings().kernel_cache_max_bytes)
 

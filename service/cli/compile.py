@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import report
-from service.cli.options import (
+from relaxc.service.cli import report
+from relaxc.service.cli.options import (
     Json,
     Keep,
     MaxError,
@@ -31,13 +31,13 @@ from service.cli.options import (
     calibration_for,
     options_for,
 )
-from service.cli.output import console, facts, print_json, seconds, size
-from service.cli.progress import StageProgress
-from service.cli.remote import Remote
+from relaxc.service.cli.output import console, facts, print_json, seconds, size
+from relaxc.service.cli.progress import StageProgress
+from relaxc.service.cli.remote import Remote
 
 if TYPE_CHECKING:
-    from service.artifact.compiled import CompiledArtifact
-    from service.request import CompileOptions
+    from relaxc.service.artifact.compiled import CompiledArtifact
+    from relaxc.service.request import CompileOptions
 
 __all__ = ["compile"]
 
@@ -110,9 +110,9 @@ def compile(
 def _here(
     model: Path, output: Path, target: str, options: CompileOptions, dump: Path | None, force: bool
 ) -> CompiledArtifact:
-    from service.artifact.compiled import check_output
-    from service.compiler import prepare
-    from service.jobs.local.calls import compile_local, warm_for
+    from relaxc.service.artifact.compiled import check_output
+    from relaxc.service.compiler import prepare
+    from relaxc.service.jobs.local.calls import compile_local, warm_for
 
     warm_for(model)
     request = prepare(model, target=target, options=options)
@@ -128,7 +128,7 @@ def _there(remote: Remote, model: Path, output: Path, target: str, options: Comp
 
 def _check_writable(output: Path, model: Path) -> None:
     """Raise InvalidOption before the work, not after it."""
-    from service.artifact.compiled import check_output
+    from relaxc.service.artifact.compiled import check_output
 
     check_output(output, [model])
 

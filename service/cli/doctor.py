@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from service.cli.options import Json, Verbose
-from service.cli.output import console, facts, print_json, size
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, facts, print_json, size
 
 __all__ = ["doctor"]
 
@@ -35,10 +35,10 @@ def doctor(json: Json = False, verbose: Verbose = False) -> None:
 
 
 def _found() -> dict[str, Any]:
-    from service.config import settings
-    from service.process.advice import advice, advice_on_groups
-    from service.process.groups import why_no_groups
-    from service.process.probe import probed
+    from relaxc.service.config import settings
+    from relaxc.service.process.advice import advice, advice_on_groups
+    from relaxc.service.process.groups import why_no_groups
+    from relaxc.service.process.probe import probed
 
     sandbox, machine = probed(), _machine()
     no_groups = "RELAXC_CGROUPS=off" if settings().cgroups == "off" else why_no_groups()
@@ -65,9 +65,9 @@ def _machine() -> dict[str, str]:
 
     import psutil
 
-    from service import machine
-    from service.cli.version import installed
-    from service.config import settings
+    from relaxc.service import machine
+    from relaxc.service.cli.version import installed
+    from relaxc.service.config import settings
 
     cache = settings().cache_dir
     nearest = next(folder for folder in (cache, *cache.parents) if folder.is_dir())

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import report
-from service.cli.options import Json, Verbose
-from service.cli.output import console, facts, print_json, size, table
-from service.errors import ModelNotFound
+from relaxc.service.cli import report
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, facts, print_json, size, table
+from relaxc.service.errors import ModelNotFound
 
 if TYPE_CHECKING:
-    from service.artifact.manifest import Manifest
+    from relaxc.service.artifact.manifest import Manifest
 
 __all__ = ["inspect"]
 
@@ -46,8 +46,8 @@ def _is_elf(path: Path) -> bool:
 
 
 def _model(path: Path, as_json: bool) -> None:
-    from service import frontend
-    from service.jobs.local.calls import inspect_local
+    from relaxc.service import frontend
+    from relaxc.service.jobs.local.calls import inspect_local
 
     info = inspect_local(path, frontend.identify(path))
     if as_json:
@@ -84,7 +84,7 @@ def _supported(unsupported: dict[str, Any] | None) -> str:
 
 def _here(manifest: Manifest) -> tuple[list[str], str]:
     """What this machine lacks to run it; and where it lacks nothing, by which of its parts."""
-    from service import machine
+    from relaxc.service import machine
 
     targets = manifest.targets
     lacking = [machine.missing_features(target) for target in targets]
@@ -95,7 +95,7 @@ def _here(manifest: Manifest) -> tuple[list[str], str]:
 
 
 def _artifact(path: Path, as_json: bool) -> None:
-    from service.artifact.manifest import Manifest
+    from relaxc.service.artifact.manifest import Manifest
 
     manifest = Manifest.read(path)
     missing, runs = _here(manifest)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import Json, Verbose
-from service.cli.output import console, facts, print_json, shown_value, table
-from service.errors import InvalidOption
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, facts, print_json, shown_value, table
+from relaxc.service.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from service.jobs.objects.key_secrets import NewKey
+    from relaxc.service.jobs.objects.key_secrets import NewKey
 
 __all__ = ["app", "create", "ls", "revoke", "rotate"]
 
@@ -47,7 +47,7 @@ def create(
     All keys of an owner see the same models, jobs and artifacts. Without --scope it may read and compile.
     RELAXC_DATABASE_URL and RELAXC_CACHE_DIR have to be as the server has them.
     """
-    from service.jobs.objects.keys import open_keys
+    from relaxc.service.jobs.objects.keys import open_keys
 
     expires_s = None if expires_days is None else expires_days * _DAY_S
     with open_keys() as keys:
@@ -62,7 +62,7 @@ def ls(
     verbose: Verbose = False,
 ) -> None:
     """List the keys, also those that are revoked or expired, the newest first."""
-    from service.jobs.objects.keys import open_keys
+    from relaxc.service.jobs.objects.keys import open_keys
 
     with open_keys() as keys:
         rows = [row.to_dict() for row in keys.list(owner)]
@@ -89,7 +89,7 @@ def rotate(
 
     Whoever has the new key sees all that there was. Its secret is printed now, and never again.
     """
-    from service.jobs.objects.keys import open_keys
+    from relaxc.service.jobs.objects.keys import open_keys
 
     with open_keys() as keys:
         made = keys.rotate(id, grace_s=grace_hours * _HOUR_S)
@@ -104,7 +104,7 @@ def revoke(
     verbose: Verbose = False,
 ) -> None:
     """Refuse a key, or all keys of an owner, from now on; a server that has just seen one does within a second."""
-    from service.jobs.objects.keys import open_keys
+    from relaxc.service.jobs.objects.keys import open_keys
 
     if (id is None) == (owner is None):
         raise InvalidOption("either a key's id or --owner is needed", option="owner")

@@ -15,9 +15,9 @@ from typing import Any
 
 import typer
 
-from service.cli.app import app
-from service.cli.output import print_json
-from service.errors import CompilerCrashed, InvalidOption, NotTuned, RelaxcError, ToolMissing
+from relaxc.service.cli.app import app
+from relaxc.service.cli.output import print_json
+from relaxc.service.errors import CompilerCrashed, InvalidOption, NotTuned, RelaxcError, ToolMissing
 
 __all__ = ["main"]
 
@@ -134,7 +134,7 @@ def _run(arguments: list[str], wishes: Wishes) -> int:
 
 
 def _open_log(verbose: bool) -> None:
-    from service.config import settings  # takes 0.1 s, which help does not wait for
+    from relaxc.service.config import settings  # takes 0.1 s, which help does not wait for
 
     level = "DEBUG" if verbose else settings().log_level.upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.errors import InvalidOption, InvalidShape
-from service.processor import MOST_THREADS
+from relaxc.service.errors import InvalidOption, InvalidShape
+from relaxc.service.processor import MOST_THREADS
 
 if TYPE_CHECKING:
-    from service.request import CompileOptions
+    from relaxc.service.request import CompileOptions
 
 __all__ = [
     "Artifact",
@@ -187,7 +187,7 @@ def options_for(
     small_weights: bool = False,
 ) -> CompileOptions:
     """Return what these options mean, the same that the API and the library take. Raise InvalidOption, InvalidShape."""
-    from service.request import CompileOptions
+    from relaxc.service.request import CompileOptions
 
     return CompileOptions.from_dict(
         {

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import Json, Verbose
-from service.cli.output import console, facts, print_json, shown_value, table
-from service.cli.quota import print_quotas
-from service.errors import InvalidOption
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, facts, print_json, shown_value, table
+from relaxc.service.cli.quota import print_quotas
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["app", "change", "create", "ls", "show"]
 
@@ -35,7 +35,7 @@ def create(
 
     RELAXC_DATABASE_URL and RELAXC_CACHE_DIR have to be as the server has them.
     """
-    from service.jobs.objects.owners import open_owners
+    from relaxc.service.jobs.objects.owners import open_owners
 
     with open_owners() as owners:
         made = owners.create(name, weight=weight)
@@ -46,7 +46,7 @@ def create(
 @app.command()
 def ls(json: Json = False, verbose: Verbose = False) -> None:
     """List the owners, the newest first."""
-    from service.jobs.objects.owners import open_owners
+    from relaxc.service.jobs.objects.owners import open_owners
 
     with open_owners() as owners:
         rows = [row.to_dict() for row in owners.list()]
@@ -63,7 +63,7 @@ def ls(json: Json = False, verbose: Verbose = False) -> None:
 @app.command()
 def show(owner: Who, json: Json = False, verbose: Verbose = False) -> None:
     """Show an owner, what it may have, and what it has."""
-    from service.jobs.objects.owners import open_owners
+    from relaxc.service.jobs.objects.owners import open_owners
 
     with open_owners() as owners:
         described = owners.describe(owner)
@@ -95,7 +95,7 @@ def change(
     verbose: Verbose = False,
 ) -> None:
     """Change an owner; what is not given stays as it is."""
-    from service.jobs.objects.owners import open_owners
+    from relaxc.service.jobs.objects.owners import open_owners
 
     limits = {
         "queued_jobs": queued_jobs,

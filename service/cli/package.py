@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Artifact, Json, Verbose
-from service.cli.output import facts, print_json, size
+from relaxc.service.cli.options import Artifact, Json, Verbose
+from relaxc.service.cli.output import facts, print_json, size
 
 __all__ = ["package"]
 
@@ -34,7 +34,7 @@ def package(
 
     DIR/bin/relaxc-run runs it; DIR/README.md has the interface. Needs the C++ compiler that compiling does.
     """
-    from service.packaging.package import make_package
+    from relaxc.service.packaging.package import make_package
 
     made = make_package(artifact, output, runtime=runtime, archive=archive)
     if json:

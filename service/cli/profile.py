@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.arrays import replacing
-from service.cli.options import Artifact, Json, Seed, Threads, Verbose
-from service.cli.output import console, print_json, table
-from service.cli.session import Dims, Inputs, choose_inputs, open_session
+from relaxc.service.cli.arrays import replacing
+from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
+from relaxc.service.cli.output import console, print_json, table
+from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
 
 if TYPE_CHECKING:
-    from service.runtime.gpu_peak import GpuPeak
-    from service.runtime.peak import Peak
-    from service.runtime.profile import FunctionRow, ProfileReport
+    from relaxc.service.runtime.gpu_peak import GpuPeak
+    from relaxc.service.runtime.peak import Peak
+    from relaxc.service.runtime.profile import FunctionRow, ProfileReport
 
 __all__ = ["profile"]
 
@@ -47,7 +47,7 @@ def profile(
     import json as text
 
     session = open_session(artifact, threads, with_compiler=True)  # the peak's probes are compiled
-    from service.runtime.profile import profile
+    from relaxc.service.runtime.profile import profile
 
     report = profile(session, choose_inputs(session.signature, inputs, dim, seed, fill=True), runs=runs)
     if trace:
@@ -91,7 +91,7 @@ def _scaled(value: float | None, unit: float) -> str:
 
 
 def _limits(top: Peak | GpuPeak) -> str:
-    from service.runtime.peak import Peak
+    from relaxc.service.runtime.peak import Peak
 
     caches = ", ".join(f"{level.name} {level.read_gbps:.0f} GB/s" for level in top.levels)
     if not isinstance(top, Peak):

@@ -69,7 +69,7 @@ class StageProgress:
 def _display(stream: IO[str]) -> Any:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from service.cli.output import console
+    from relaxc.service.cli.output import console
 
     columns = (
         SpinnerColumn(finished_text="✓"),

@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from service.cli.options import Json, Verbose
-from service.cli.output import console, facts, print_json, size, table
-from service.cli.remote import Remote
-from service.errors import InvalidOption
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, facts, print_json, size, table
+from relaxc.service.cli.remote import Remote
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["print_quotas", "quota"]
 

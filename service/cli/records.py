@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import records_model
-from service.cli.options import Json, Verbose
-from service.cli.output import console, facts, print_json, seconds, table
-from service.errors import InvalidOption, InvalidRecords
+from relaxc.service.cli import records_model
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, facts, print_json, seconds, table
+from relaxc.service.errors import InvalidOption, InvalidRecords
 
 if TYPE_CHECKING:
-    from service.records.record import Record, RecordSet
+    from relaxc.service.records.record import Record, RecordSet
 
 __all__ = ["app", "export", "import_", "ls", "merge", "prune", "show"]
 
@@ -109,8 +109,8 @@ def merge(
     Of two with the same key (workload, target, rule, version, dtype, threads) the faster is kept, so merging the same
     again changes nothing, and the order does not matter. Other processes may write to the folder meanwhile.
     """
-    from service.records.files import append, read
-    from service.records.record import RecordSet
+    from relaxc.service.records.files import append, read
+    from relaxc.service.records.record import RecordSet
 
     before = read(into) if into.exists() else RecordSet()
     given = _read(places, None)
@@ -137,8 +137,8 @@ def prune(
     Those are records of a rule that is gone or has a later version, and records that a faster one of another rule
     hides. Records of a later version than this relaxc has stay.
     """
-    from service.records.files import remove
-    from service.records.stale import current_versions, stale
+    from relaxc.service.records.files import remove
+    from relaxc.service.records.stale import current_versions, stale
 
     found = stale(_read([folder], None), current_versions())
     if not dry_run:
@@ -189,8 +189,8 @@ def import_(
     verbose: Verbose = False,
 ) -> None:
     """Add the records of one file to a folder, each in the file of its target and rule; as `merge` does."""
-    from service.records.files import append, parse, read
-    from service.records.record import RecordSet
+    from relaxc.service.records.files import append, parse, read
+    from relaxc.service.records.record import RecordSet
 
     given = parse(sys.stdin.buffer.read(), "stdin") if str(file) == "-" else read(file)
     before = read(into) if into.exists() else RecordSet()
@@ -203,9 +203,9 @@ def import_(
 
 
 def _read(places: list[Path] | None, target: str | None) -> RecordSet:
-    from service.records.files import read
-    from service.records.record import RecordSet
-    from service.records.sources import SHIPPED
+    from relaxc.service.records.files import read
+    from relaxc.service.records.record import RecordSet
+    from relaxc.service.records.sources import SHIPPED
 
     if not places and not SHIPPED.exists():
         raise InvalidRecords(f"relaxc has no records of its own at {SHIPPED}", remedy="Name a folder of records.")
@@ -215,9 +215,9 @@ def _read(places: list[Path] | None, target: str | None) -> RecordSet:
 
 def _target_name(text: str) -> str:
     """The name of the records' folder of a target: that name itself, or `auto`, a tag, target JSON."""
-    from service.errors import InvalidTarget
-    from service.lowering.target import resolve
-    from service.records.record import RecordTarget
+    from relaxc.service.errors import InvalidTarget
+    from relaxc.service.lowering.target import resolve
+    from relaxc.service.records.record import RecordTarget
 
     try:
         return RecordTarget.of(resolve(text)).name

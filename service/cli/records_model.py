@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.options import (
+from relaxc.service.cli.options import (
     Json,
     Model,
     NoRecords,
@@ -20,11 +20,11 @@ from service.cli.options import (
     Verbose,
     options_for,
 )
-from service.cli.output import console, print_json, seconds, table
-from service.cli.progress import StageProgress
+from relaxc.service.cli.output import console, print_json, seconds, table
+from relaxc.service.cli.progress import StageProgress
 
 if TYPE_CHECKING:
-    from service.request import CompileRequest
+    from relaxc.service.request import CompileRequest
 
 __all__ = ["coverage", "verify"]
 
@@ -47,8 +47,8 @@ def coverage(
     Hot kernels are those that make up 95 % of the time, as a roofline of the target estimates it from their FLOPs and
     bytes. `relaxc compile --require-tuned=hot` fails unless each of them that can be tuned has a record.
     """
-    from service.jobs.local.records import cover_local
-    from service.repro import tune_command
+    from relaxc.service.jobs.local.records import cover_local
+    from relaxc.service.repro import tune_command
 
     request = _request(model, target, shape, precision, opt_level, plugin, records, no_records)
     with StageProgress() as progress:
@@ -86,7 +86,7 @@ def verify(
     A record has no kernel in it, so they are taken from a model. Each is run in turn with the untuned kernel:
     `slower` means that it loses to it, `drifted` that it gains over 20 % more or less than the record says.
     """
-    from service.jobs.local.records import verify_local
+    from relaxc.service.jobs.local.records import verify_local
 
     request = _request(model, target, shape, precision, opt_level, plugin, records, no_records)
     with StageProgress() as progress:
@@ -112,7 +112,7 @@ def _request(
     records: list[Path] | None,
     no_records: bool,
 ) -> CompileRequest:
-    from service.compiler import prepare
+    from relaxc.service.compiler import prepare
 
     options = options_for(shape, precision, opt_level, plugin, False, 0, records, no_records)
     return prepare(model, target=target, options=options)

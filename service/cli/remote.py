@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.errors import InvalidOption
+from relaxc.service.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from service.client import Client
+    from relaxc.service.client import Client
 
 __all__ = ["VERBS", "KeyFile", "Remote", "Server"]
 
@@ -57,7 +57,7 @@ class Remote:
     @property
     def url(self) -> str | None:
         """The server's address; None for this machine."""
-        from service.config import settings
+        from relaxc.service.config import settings
 
         return self.server or settings().server
 
@@ -73,8 +73,8 @@ class Remote:
 
     def client(self) -> Client:
         """Return a client of it. Raise InvalidOption for an address or a key file that cannot be used."""
-        from service.client import Client
-        from service.config import settings
+        from relaxc.service.client import Client
+        from relaxc.service.config import settings
 
         assert self.url is not None
         secret = settings().api_key

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from service.cli.output import seconds, size, table
+from relaxc.service.cli.output import seconds, size, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from service.artifact.manifest import Manifest
+    from relaxc.service.artifact.manifest import Manifest
 
 __all__ = [
     "calibrated",

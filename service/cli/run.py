@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.arrays import write_npz
-from service.cli.options import Artifact, Json, Seed, Threads, Verbose
-from service.cli.output import console, print_json, seconds, table
-from service.cli.session import Dims, Inputs, choose_inputs, open_session
+from relaxc.service.cli.arrays import write_npz
+from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
+from relaxc.service.cli.output import console, print_json, seconds, table
+from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Verbose
-from service.errors import InvalidOption
+from relaxc.service.cli.options import Verbose
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["serve"]
 
@@ -51,8 +51,8 @@ def serve(
     the next start; a second SIGTERM stops at once. /healthz, /readyz and /metrics are for what watches it;
     RELAXC_LOG_FORMAT=json for what collects its log; docs/settings.md lists every setting, docs/api.md every call.
     """
-    from service import api
-    from service.config import settings
+    from relaxc.service import api
+    from relaxc.service.config import settings
 
     if (tls_cert is None) != (tls_key is None):
         raise InvalidOption("--tls-cert and --tls-key go together", option="--tls-key" if tls_cert else "--tls-cert")

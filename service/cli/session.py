@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.arrays import read_npz
-from service.errors import InputName, InvalidOption
-from service.process.environment import environment_variable
+from relaxc.service.cli.arrays import read_npz
+from relaxc.service.errors import InputName, InvalidOption
+from relaxc.service.process.environment import environment_variable
 
 if TYPE_CHECKING:
-    from service.runtime import Session
-    from service.signature import Signature
+    from relaxc.service.runtime import Session
+    from relaxc.service.signature import Signature
 
 __all__ = ["Dims", "Inputs", "choose_inputs", "open_session", "parse_dims"]
 
@@ -40,7 +40,7 @@ def open_session(path: Path, threads: int | None, *, with_torch: bool = False, w
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
     # Set for the import alone: children do not inherit it.
     with contextlib.nullcontext() if with_compiler else environment_variable("TVM_USE_RUNTIME_LIB", "1"):
-        from service.runtime import load
+        from relaxc.service.runtime import load
 
     return load(path, threads=threads)
 
@@ -52,7 +52,7 @@ def choose_inputs(
 
     A symbolic dim of a filled input has the size that `dims` or a given array says. Raise an InputError.
     """
-    from service.runtime.inputs import random_inputs
+    from relaxc.service.runtime.inputs import random_inputs
 
     given = read_npz(path, signature) if path else {}
     unknown = sorted(given.keys() - {spec.name for spec in signature.inputs} - dict(signature.constants).keys())

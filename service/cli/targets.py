@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.options import Json, Verbose
-from service.cli.output import console, print_json, size, table
-from service.cli.progress import StageProgress
-from service.cli.remote import Remote
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, print_json, size, table
+from relaxc.service.cli.progress import StageProgress
+from relaxc.service.cli.remote import Remote
 
 if TYPE_CHECKING:
-    from service.runtime.peak import Peak
+    from relaxc.service.runtime.peak import Peak
 
 __all__ = ["targets"]
 
@@ -37,8 +37,8 @@ def targets(
 
     `relaxc --server URL targets` lists the server's, `auto` being its machine.
     """
-    from service.lowering.instructions import instructions
-    from service.lowering.target import host_features, listed, missing_features
+    from relaxc.service.lowering.instructions import instructions
+    from relaxc.service.lowering.target import host_features, listed, missing_features
 
     remote: Remote = context.obj
     if remote.url is not None:
@@ -96,8 +96,8 @@ def _peaks(again: bool) -> list[Peak]:
     """Of one core and of all; torch is kept out, which `import tvm` would load."""
     if "tvm" not in sys.modules:
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # the mark of a module that is not there
-    from service import machine
-    from service.runtime.peak import peak
+    from relaxc.service import machine
+    from relaxc.service.runtime.peak import peak
 
     with StageProgress() as progress:
         counts = sorted({1, machine.cpu().cores})

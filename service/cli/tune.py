@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import report
-from service.cli.options import (
+from relaxc.service.cli import report
+from relaxc.service.cli.options import (
     Json,
     Model,
     OptLevel,
@@ -21,16 +21,16 @@ from service.cli.options import (
     Verbose,
     options_for,
 )
-from service.cli.output import console, facts, print_json, seconds, table
-from service.cli.remote import Remote
-from service.cli.tune_table import TuneProgress, duration, part, ratio
-from service.errors import InvalidOption
+from relaxc.service.cli.output import console, facts, print_json, seconds, table
+from relaxc.service.cli.remote import Remote
+from relaxc.service.cli.tune_table import TuneProgress, duration, part, ratio
+from relaxc.service.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from service.client.tune import TuneWishes
-    from service.jobs.local.tune import TuneResult
-    from service.request import CompileRequest
-    from service.tuning.options import TuneOptions
+    from relaxc.service.client.tune import TuneWishes
+    from relaxc.service.jobs.local.tune import TuneResult
+    from relaxc.service.request import CompileRequest
+    from relaxc.service.tuning.options import TuneOptions
 
 __all__ = ["parse_time", "tune"]
 
@@ -88,8 +88,8 @@ def tune(
 
     `relaxc --server URL tune …` searches on a server, for its CPU, and adds what wins there to the records here.
     """
-    from service.config import settings
-    from service.tuning.options import TuneOptions
+    from relaxc.service.config import settings
+    from relaxc.service.tuning.options import TuneOptions
 
     into = records or settings().records or Path("tuning_logs")
     remote: Remote = context.obj
@@ -136,13 +136,13 @@ def _request(
     opt_level: int,
     plugin: list[Path] | None,
 ) -> CompileRequest:
-    from service.compiler import prepare
+    from relaxc.service.compiler import prepare
 
     return prepare(model, target=target, options=options_for(shape, precision, opt_level, plugin, True, 0))
 
 
 def _list(request: CompileRequest, options: TuneOptions, json: bool) -> None:
-    from service.jobs.local.tune import list_tasks
+    from relaxc.service.jobs.local.tune import list_tasks
 
     with TuneProgress() as progress:
         found = list_tasks(request, options, progress)
@@ -163,7 +163,7 @@ def _list(request: CompileRequest, options: TuneOptions, json: bool) -> None:
 
 
 def _tune(request: CompileRequest, options: TuneOptions, json: bool) -> None:
-    from service.jobs.local.tune import tune_local
+    from relaxc.service.jobs.local.tune import tune_local
 
     with TuneProgress() as progress:
         result = tune_local(request, options, progress)
@@ -172,8 +172,8 @@ def _tune(request: CompileRequest, options: TuneOptions, json: bool) -> None:
 
 def _there(remote: Remote, model: Path, into: Path, wishes: TuneWishes) -> TuneResult:
     """On the server; what wins there is added to the records here."""
-    from service.jobs.local.tune import TuneResult
-    from service.records import files
+    from relaxc.service.jobs.local.tune import TuneResult
+    from relaxc.service.records import files
 
     with remote.client() as client, TuneProgress() as progress:
         found = client.tune(model, on_event=progress, **wishes)

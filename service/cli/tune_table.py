@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from service.cli.output import console, seconds, table
-from service.cli.progress import StageProgress
+from relaxc.service.cli.output import console, seconds, table
+from relaxc.service.cli.progress import StageProgress
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.cli.options import Json, Verbose
-from service.cli.output import facts, print_json
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import facts, print_json
 
 __all__ = ["installed", "version"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Verbose
+from relaxc.service.cli.options import Verbose
 
 __all__ = ["worker"]
 
@@ -39,16 +39,16 @@ def worker(
     if resources:
         _print_resources()
         return
-    from service.api.logs import open_log
-    from service.config import settings
-    from service.jobs.working import work
+    from relaxc.service.api.logs import open_log
+    from relaxc.service.config import settings
+    from relaxc.service.jobs.working import work
 
     open_log("debug" if verbose else settings().log_level, settings().log_format)
     work(workers=workers, tune_workers=tune_workers)
 
 
 def _print_resources() -> None:
-    from service.jobs.ray.resources import resources_of
-    from service.jobs.workers.machine import Machine
+    from relaxc.service.jobs.ray.resources import resources_of
+    from relaxc.service.jobs.workers.machine import Machine
 
     print(json.dumps(resources_of(Machine.here())))

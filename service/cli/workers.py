@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from service.cli.options import Json, Verbose
-from service.cli.output import console, print_json, shown_value, size, table
-from service.cli.remote import Remote
+from relaxc.service.cli.options import Json, Verbose
+from relaxc.service.cli.output import console, print_json, shown_value, size, table
+from relaxc.service.cli.remote import Remote
 
 __all__ = ["workers"]
 
@@ -35,7 +35,7 @@ def workers(context: typer.Context, json: Json = False, verbose: Verbose = False
 
 
 def _here() -> list[dict[str, Any]]:
-    from service.jobs.workers.fleet import open_fleet
+    from relaxc.service.jobs.workers.fleet import open_fleet
 
     with open_fleet() as fleet:
         return [each.to_dict() for each in fleet.every()]

@@ -6,10 +6,10 @@ with Client("http://localhost:8000", key=secret) as client:
 
 from __future__ import annotations
 
-from service.client.asynchronous import AsyncClient
-from service.client.job import Event, Job, JobPage, Model
-from service.client.retry import Patience
-from service.client.sync import Client
-from service.client.tune import Tuned
+from relaxc.service.client.asynchronous import AsyncClient
+from relaxc.service.client.job import Event, Job, JobPage, Model
+from relaxc.service.client.retry import Patience
+from relaxc.service.client.sync import Client
+from relaxc.service.client.tune import Tuned
 
 __all__ = ["AsyncClient", "Client", "Event", "Job", "JobPage", "Model", "Patience", "Tuned"]

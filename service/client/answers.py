@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from service.errors import RelaxcError, ServerUnreachable, ServiceError, by_code
+from relaxc.service.errors import RelaxcError, ServerUnreachable, ServiceError, by_code
 
 __all__ = ["check", "never_arrived", "translated"]
 

@@ -13,16 +13,16 @@ import httpx
 from anyio import to_thread
 from tenacity import AsyncRetrying
 
-from service.artifact.compiled import CompiledArtifact
-from service.client import calls
-from service.client.answers import check, translated
-from service.client.download import download
-from service.client.events import follow
-from service.client.flow import Action, Call, Emit, Flow, Read, Sleep, Steps, Work
-from service.client.job import Event, Job, JobPage, Model
-from service.client.transport import Connection, told
-from service.client.tune import Tuned, TuneWishes, tune
-from service.client.upload import upload
+from relaxc.service.artifact.compiled import CompiledArtifact
+from relaxc.service.client import calls
+from relaxc.service.client.answers import check, translated
+from relaxc.service.client.download import download
+from relaxc.service.client.events import follow
+from relaxc.service.client.flow import Action, Call, Emit, Flow, Read, Sleep, Steps, Work
+from relaxc.service.client.job import Event, Job, JobPage, Model
+from relaxc.service.client.transport import Connection, told
+from relaxc.service.client.tune import Tuned, TuneWishes, tune
+from relaxc.service.client.upload import upload
 
 __all__ = ["AsyncClient"]
 

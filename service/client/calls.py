@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from service.artifact.compiled import CompiledArtifact, check_output
-from service.artifact.manifest import Manifest
-from service.client.answers import never_arrived
-from service.client.download import download
-from service.client.events import follow
-from service.client.flow import Call, Steps
-from service.client.job import Job, JobPage
-from service.client.upload import external_data, upload
-from service.errors import JobEnded, RelaxcError, ServerUnreachable, ServiceError
-from service.request import CompileOptions
+from relaxc.service.artifact.compiled import CompiledArtifact, check_output
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.client.answers import never_arrived
+from relaxc.service.client.download import download
+from relaxc.service.client.events import follow
+from relaxc.service.client.flow import Call, Steps
+from relaxc.service.client.job import Job, JobPage
+from relaxc.service.client.upload import external_data, upload
+from relaxc.service.errors import JobEnded, RelaxcError, ServerUnreachable, ServiceError
+from relaxc.service.request import CompileOptions
 
 __all__ = ["CompileWishes", "cancel", "compile", "fetch", "job", "jobs", "json_of", "run", "submit", "text_of"]
 

@@ -10,10 +10,10 @@ from typing import IO
 
 import httpx
 
-from service.artifact.compiled import check_output, named_beside
-from service.artifact.entry import sha256_of
-from service.client.flow import Call, Read, Sleep, Steps, Work
-from service.errors import ArtifactCorrupt, InvalidOption, ServerUnreachable
+from relaxc.service.artifact.compiled import check_output, named_beside
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.client.flow import Call, Read, Sleep, Steps, Work
+from relaxc.service.errors import ArtifactCorrupt, InvalidOption, ServerUnreachable
 
 __all__ = ["download"]
 

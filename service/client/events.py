@@ -6,10 +6,10 @@ import json
 import time
 from typing import Any
 
-from service.client.flow import Call, Emit, Read, Sleep, Steps
-from service.client.job import Event, Job
-from service.client.sse import Message, Parser
-from service.errors import CompilerTimeout, ServerUnreachable
+from relaxc.service.client.flow import Call, Emit, Read, Sleep, Steps
+from relaxc.service.client.job import Event, Job
+from relaxc.service.client.sse import Message, Parser
+from relaxc.service.errors import CompilerTimeout, ServerUnreachable
 
 __all__ = ["follow"]
 

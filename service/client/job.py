@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.errors import Cancelled, RelaxcError, ServerUnreachable
+from relaxc.service.errors import Cancelled, RelaxcError, ServerUnreachable
 
 __all__ = ["Event", "Job", "JobPage", "Model"]
 

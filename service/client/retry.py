@@ -8,9 +8,9 @@ from typing import Any
 from tenacity import RetryCallState
 from tenacity.wait import wait_random_exponential
 
-from service.client.answers import never_arrived
-from service.client.flow import Call
-from service.errors import Busy, RateLimited, RelaxcError, ServerUnreachable, ServiceError
+from relaxc.service.client.answers import never_arrived
+from relaxc.service.client.flow import Call
+from relaxc.service.errors import Busy, RateLimited, RelaxcError, ServerUnreachable, ServiceError
 
 __all__ = ["Patience"]
 

@@ -11,16 +11,16 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 from tenacity import Retrying
 
-from service.artifact.compiled import CompiledArtifact
-from service.client import calls
-from service.client.answers import check, translated
-from service.client.download import download
-from service.client.events import follow
-from service.client.flow import Action, Call, Emit, Flow, Read, Sleep, Steps, Work
-from service.client.job import Event, Job, JobPage, Model
-from service.client.transport import Connection, told
-from service.client.tune import Tuned, TuneWishes, tune
-from service.client.upload import upload
+from relaxc.service.artifact.compiled import CompiledArtifact
+from relaxc.service.client import calls
+from relaxc.service.client.answers import check, translated
+from relaxc.service.client.download import download
+from relaxc.service.client.events import follow
+from relaxc.service.client.flow import Action, Call, Emit, Flow, Read, Sleep, Steps, Work
+from relaxc.service.client.job import Event, Job, JobPage, Model
+from relaxc.service.client.transport import Connection, told
+from relaxc.service.client.tune import Tuned, TuneWishes, tune
+from relaxc.service.client.upload import upload
 
 __all__ = ["Client"]
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Client:
     """Calls of a relaxc server. Close it, or use it in a `with`.
 
-    Every call raises the error classes of `service.errors`, the same as a local call: what the server says, and
+    Every call raises the error classes of `relaxc.errors`, the same as a local call: what the server says, and
     ServerUnreachable where no server says anything. What fails for now is tried again (`Patience`).
     """
 
@@ -47,7 +47,7 @@ class Client:
         on_event: Callable[[dict[str, Any]], None] | None = None,
         **wishes: Unpack[calls.CompileWishes],
     ) -> CompiledArtifact:
-        """Have a model compiled, and download the artifact to `output`: what `service.compile` does, elsewhere.
+        """Have a model compiled, and download the artifact to `output`: what `relaxc.compile` does, elsewhere.
 
         `on_event` gets the events of docs/stages.md. Ctrl-C, and an exception of `on_event`, cancel the job.
         """

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
-from service.client.flow import Call
-from service.client.job import Event
-from service.client.retry import Patience
-from service.errors import InvalidOption
+from relaxc.service.client.flow import Call
+from relaxc.service.client.job import Event
+from relaxc.service.client.retry import Patience
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["Connection", "told"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from service.client.calls import json_of, run, text_of
-from service.client.flow import Steps
-from service.client.job import Job
-from service.client.upload import upload
-from service.request import CompileOptions
+from relaxc.service.client.calls import json_of, run, text_of
+from relaxc.service.client.flow import Steps
+from relaxc.service.client.job import Job
+from relaxc.service.client.upload import upload
+from relaxc.service.request import CompileOptions
 
 __all__ = ["TuneWishes", "Tuned", "tune"]
 

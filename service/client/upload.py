@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from service.artifact.entry import sha256_of
-from service.client.flow import Call, Emit, Sleep, Steps, Work
-from service.client.job import Event, Model
-from service.errors import ModelNotFound, ModelUnsafe, ServerUnreachable, UploadConflict
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.client.flow import Call, Emit, Sleep, Steps, Work
+from relaxc.service.client.job import Event, Model
+from relaxc.service.errors import ModelNotFound, ModelUnsafe, ServerUnreachable, UploadConflict
 
 __all__ = ["CHUNK_BYTES", "IDENTIFY_S", "external_data", "upload"]
 

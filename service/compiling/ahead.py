@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from service.machine import missing_features
-from service.request import CompileRequest, ModelFormat
-from service.signature import Signature
+from relaxc.service.machine import missing_features
+from relaxc.service.request import CompileRequest, ModelFormat
+from relaxc.service.signature import Signature
 
 if TYPE_CHECKING:
-    from service.frontend.model import Reference
+    from relaxc.service.frontend.model import Reference
 
 __all__ = ["Ahead"]
 
@@ -103,15 +103,15 @@ def _known(found: Future[list[_Ran]] | None, make: Callable[[], Reference | None
 
 
 def _draws(request: CompileRequest, signature: Signature) -> list[Arrays]:
-    from service import frontend
-    from service.runtime.inputs import drawn
+    from relaxc.service import frontend
+    from relaxc.service.runtime.inputs import drawn
 
     ranges = frontend.input_ranges(request.model.path, request.model.format)
     return [draw.inputs for draw in drawn(signature, request.options.seed, ranges)]
 
 
 def _outputs(request: CompileRequest, draws: Future[list[Arrays]]) -> list[_Ran]:
-    from service import frontend
+    from relaxc.service import frontend
 
     model = request.model
     run = frontend.reference(model.path, model.format, threads=1, shapes=dict(request.options.shapes))
@@ -119,7 +119,7 @@ def _outputs(request: CompileRequest, draws: Future[list[Arrays]]) -> list[_Ran]
 
 
 def _unquantized(request: CompileRequest, draws: Future[list[Arrays]]) -> list[_Ran]:
-    from service import frontend
+    from relaxc.service import frontend
 
     model = request.model
     run = frontend.unquantized_reference(model.path, model.format, threads=1, shapes=dict(request.options.shapes))
@@ -127,9 +127,9 @@ def _unquantized(request: CompileRequest, draws: Future[list[Arrays]]) -> list[_
 
 
 def _moved(request: CompileRequest, draws: Future[list[Arrays]], unquantized: Future[list[_Ran]]) -> list[_Ran]:
-    from service import frontend
-    from service.frontend import Move
-    from service.runtime.moved import FIRST_RUNS, MOVED_BY
+    from relaxc.service import frontend
+    from relaxc.service.frontend import Move
+    from relaxc.service.runtime.moved import FIRST_RUNS, MOVED_BY
 
     if not unquantized.result():
         return []

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.request import CompileOptions, CompileRequest, canonical_json
+from relaxc.service.request import CompileOptions, CompileRequest, canonical_json
 
 if TYPE_CHECKING:
-    from service.artifact.manifest import Manifest
+    from relaxc.service.artifact.manifest import Manifest
 
 __all__ = ["QUANTIZED", "Samples", "calibrated", "quantized", "samples_of", "without_places"]
 
@@ -31,7 +31,7 @@ def quantized(request: CompileRequest, folder: Path) -> tuple[CompileRequest, di
 
     The request itself, and None, where no such precision is asked for. Raise InvalidOption for samples that do not fit.
     """
-    from service import frontend
+    from relaxc.service import frontend
 
     given, model = request.options.calibration, request.model
     if given is None:
@@ -49,7 +49,7 @@ def samples_of(request: CompileRequest) -> list[dict[str, Any]]:
 
     Raise InvalidOption for samples that do not fit.
     """
-    from service import frontend
+    from relaxc.service import frontend
 
     given, model = request.options.calibration, request.model
     if given is None:
@@ -60,7 +60,7 @@ def samples_of(request: CompileRequest) -> list[dict[str, Any]]:
 
 def calibrated(manifest: Manifest, asked: CompileRequest, report: dict[str, Any]) -> Manifest:
     """Return the manifest of what was asked for: the model's own, with the options that it was quantized by."""
-    from service.artifact.precisions import precisions
+    from relaxc.service.artifact.precisions import precisions
 
     options = without_places(asked).options.to_dict()
     del options["records"]

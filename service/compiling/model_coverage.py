@@ -7,15 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from service.errors import NotTuned
-from service.repro import tune_command, tuned_remedy
-from service.request import CompileRequest
-from service.signature import Signature
+from relaxc.service.errors import NotTuned
+from relaxc.service.repro import tune_command, tuned_remedy
+from relaxc.service.request import CompileRequest
+from relaxc.service.signature import Signature
 
 if TYPE_CHECKING:
-    from service.lowering import Scheduled
-    from service.passes import Optimized
-    from service.records.coverage import Coverage, Kernel
+    from relaxc.service.lowering import Scheduled
+    from relaxc.service.passes import Optimized
+    from relaxc.service.records.coverage import Coverage, Kernel
 
 __all__ = ["coverage_of", "require_records"]
 
@@ -26,9 +26,9 @@ _SHOWN = 3
 
 def coverage_of(request: CompileRequest, signature: Signature, optimized: Optimized, scheduled: Scheduled) -> Coverage:
     """Return the coverage of what `schedule` made of the optimized model."""
-    from service.lowering.schedule import points_of
-    from service.lowering.target import to_tvm
-    from service.records.coverage import coverage, estimated_cycles
+    from relaxc.service.lowering.schedule import points_of
+    from relaxc.service.lowering.target import to_tvm
+    from relaxc.service.records.coverage import coverage, estimated_cycles
 
     target, sizes = to_tvm(request.target), _sizes(signature)
     calls = Counter(str(name) for name, _ in optimized.report.graph["calls"])
@@ -53,8 +53,8 @@ def _sizes(signature: Signature) -> Mapping[str, int]:
 
 def _number(value: Any, sizes: Mapping[str, int]) -> float:
     """A number of the report, which may be text in symbolic sizes; 0 where they do not determine it."""
-    from service.errors import ArtifactCorrupt
-    from service.runtime.dims import evaluate
+    from relaxc.service.errors import ArtifactCorrupt
+    from relaxc.service.runtime.dims import evaluate
 
     try:
         return float(evaluate(value, sizes))

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from service.errors import CompileFailed, CompilerOutOfMemory, RelaxcError
-from service.process.task import Emit
-from service.process.timings import Timings
+from relaxc.service.errors import CompileFailed, CompilerOutOfMemory, RelaxcError
+from relaxc.service.process.task import Emit
+from relaxc.service.process.timings import Timings
 
 if TYPE_CHECKING:
-    from service.frontend.model import ImportedModel
-    from service.lowering import RecordPlanner, Scheduled
-    from service.passes import Optimized
+    from relaxc.service.frontend.model import ImportedModel
+    from relaxc.service.lowering import RecordPlanner, Scheduled
+    from relaxc.service.passes import Optimized
 
 __all__ = ["STAGES", "Front", "Stages"]
 

@@ -8,18 +8,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.compiling.ahead import Ahead
-from service.compiling.calibration import Samples, quantized, samples_of
-from service.errors import InvalidShape
-from service.request import CompileRequest
-from service.runtime.sizes import choose_sizes
-from service.signature import Signature
+from relaxc.service.compiling.ahead import Ahead
+from relaxc.service.compiling.calibration import Samples, quantized, samples_of
+from relaxc.service.errors import InvalidShape
+from relaxc.service.request import CompileRequest
+from relaxc.service.runtime.sizes import choose_sizes
+from relaxc.service.signature import Signature
 
 if TYPE_CHECKING:
-    from service.frontend.model import Reference
-    from service.rounding import Rounding
-    from service.runtime.session import Session
-    from service.runtime.verification import Verification
+    from relaxc.service.frontend.model import Reference
+    from relaxc.service.rounding import Rounding
+    from relaxc.service.runtime.session import Session
+    from relaxc.service.runtime.verification import Verification
 
 __all__ = ["verify"]
 
@@ -40,10 +40,10 @@ def verify(
     `ahead` has run the reference of this request already. Return the result, or why there is none. Raise InvalidShape
     where no sizes are found of which the signature's conditions hold, unless the request does without a verdict.
     """
-    from service import frontend
-    from service.lowering.target import missing_features
-    from service.runtime.verify import References
-    from service.runtime.verify import verify as compared
+    from relaxc.service import frontend
+    from relaxc.service.lowering.target import missing_features
+    from relaxc.service.runtime.verify import References
+    from relaxc.service.runtime.verify import verify as compared
 
     if lacking := missing_features(request.target):
         return f"this machine cannot run it: {'; '.join(lacking)}"
@@ -87,9 +87,9 @@ def _moved_references(
     """What gives the reference with its quantizations moved, in several ways; of a model that has none, and whose
     outputs are judged as 16 bits, with its weights moved. It takes those dtypes, and those of the artifact's weights.
     """
-    from service import frontend
-    from service.frontend import Move
-    from service.runtime.moved import FIRST_RUNS, RUNS, quantizations_move_by, rounds_by
+    from relaxc.service import frontend
+    from relaxc.service.frontend import Move
+    from relaxc.service.runtime.moved import FIRST_RUNS, RUNS, quantizations_move_by, rounds_by
 
     model, shapes, seed = request.model, dict(request.options.shapes), request.options.seed
     build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
@@ -116,8 +116,8 @@ def _moved_references(
 
 def _values_moved(request: CompileRequest) -> Callable[[float, Rounding | None], Reference | None]:
     """What gives the reference with each value that it computes moved."""
-    from service import frontend
-    from service.frontend import Move
+    from relaxc.service import frontend
+    from relaxc.service.frontend import Move
 
     model, shapes, seed = request.model, dict(request.options.shapes), request.options.seed
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.errors import InvalidOption
-from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
-from service.frontend.model_file import digest, external_files, former_digest, identify
-from service.request import Calibration, ModelFormat
-from service.rounding import Rounding
+from relaxc.service.errors import InvalidOption
+from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
+from relaxc.service.frontend.model_file import digest, external_files, former_digest, identify
+from relaxc.service.request import Calibration, ModelFormat
+from relaxc.service.rounding import Rounding
 
 __all__ = [
     "ImportedModel",
@@ -37,7 +37,10 @@ __all__ = [
     "unquantized_reference",
 ]
 
-_MODULES = {ModelFormat.ONNX: "service.frontend.onnx.frontend", ModelFormat.PT2: "service.frontend.pt2.frontend"}
+_MODULES = {
+    ModelFormat.ONNX: "relaxc.service.frontend.onnx.frontend",
+    ModelFormat.PT2: "relaxc.service.frontend.pt2.frontend",
+}
 
 
 def _frontend(format: ModelFormat) -> Any:
@@ -140,7 +143,7 @@ def calibrate(
             option="calibration",
             remedy="Export the program with torch.onnx.export(…, dynamo=True), or quantize it with torchao.",
         )
-    from service.frontend.onnx.calibrate import calibrate as quantize
+    from relaxc.service.frontend.onnx.calibrate import calibrate as quantize
 
     return quantize(path, samples, calibration, folder, out)
 

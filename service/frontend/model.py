@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from service.request import ModelFormat
-from service.signature import Dim, JsonScalar, Signature
+from relaxc.service.request import ModelFormat
+from relaxc.service.signature import Dim, JsonScalar, Signature
 
 __all__ = ["ImportedModel", "ModelInfo", "Move", "Reference", "Shapes", "Unsupported"]
 

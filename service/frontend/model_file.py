@@ -8,10 +8,10 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from service.config import settings
-from service.errors import ModelNotFound, ModelTooLarge, UnknownFormat
-from service.input_files import is_special, see
-from service.request import ModelFormat, ModelRef, model_digest
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelNotFound, ModelTooLarge, UnknownFormat
+from relaxc.service.input_files import is_special, see
+from relaxc.service.request import ModelFormat, ModelRef, model_digest
 
 __all__ = ["digest", "external_files", "former_digest", "identify", "only_format"]
 
@@ -72,7 +72,7 @@ def only_format(path: Path) -> ModelFormat:
 def digest(path: Path, format: ModelFormat) -> ModelRef:
     """Return the model by content, with the digest of `model_digest`, and what `check_unchanged` needs.
 
-    Raise ModelTooLarge over `max_model_bytes`, and for external data what `service.frontend.onnx.file` raises.
+    Raise ModelTooLarge over `max_model_bytes`, and for external data what `relaxc.service.frontend.onnx.file` raises.
     """
     seen = see([path])  # before it says which files are beside it
     data = external_files(path, format)
@@ -85,7 +85,7 @@ def digest(path: Path, format: ModelFormat) -> ModelRef:
 def external_files(path: Path, format: ModelFormat) -> dict[str, Path]:
     """Return the files beside the model that it keeps tensors in, by their names from its folder on.
 
-    Raise ModelTooLarge where they have over `max_model_bytes` together, and what `service.frontend.onnx.file` raises.
+    Raise ModelTooLarge where they have over `max_model_bytes` together, and what `frontend.onnx.file` raises.
     """
     found = _locations(path, format)
     data = {PurePosixPath(location.replace("\\", "/")).as_posix(): file for location, file in found}
@@ -109,7 +109,7 @@ def former_digest(path: Path, format: ModelFormat) -> str:
 def _locations(path: Path, format: ModelFormat) -> list[tuple[str, Path]]:
     if format is not ModelFormat.ONNX:
         return []
-    from service.frontend.onnx import file as onnx_file
+    from relaxc.service.frontend.onnx import file as onnx_file
 
     return onnx_file.external_files(onnx_file.mapped(path)[0], path.parent)
 

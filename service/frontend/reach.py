@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from service.frontend.onnx.dims import number_of
-from service.frontend.trend import call_name, call_of, number_in, way
+from relaxc.service.frontend.onnx.dims import number_of
+from relaxc.service.frontend.trend import call_name, call_of, number_in, way
 
 __all__ = ["of_quotient", "of_range", "reach"]
 

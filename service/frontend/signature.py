@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx import scope as onnx_scope
-from service.signature import DimBounds, Signature, TensorSpec
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx import scope as onnx_scope
+from relaxc.service.signature import DimBounds, Signature, TensorSpec
 
 __all__ = ["signature_of"]
 

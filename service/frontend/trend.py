@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from service.frontend.onnx.dims import number_of
+from relaxc.service.frontend.onnx.dims import number_of
 
 __all__ = ["call_name", "call_of", "number_in", "way"]
 

@@ -9,50 +9,50 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from service.artifact.store import Store
-from service.config import settings
-from service.errors import ServiceError
-from service.jobs.blobs.mirrored import open_blobs
-from service.jobs.database import instances, jobs
-from service.jobs.database.engine import Database, url_of_settings
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.disks import Disks
-from service.jobs.job import State
-from service.jobs.objects.allowance import Allowance
-from service.jobs.objects.artifacts import Artifacts
-from service.jobs.objects.audit import Audit
-from service.jobs.objects.keys import Keys
-from service.jobs.objects.models import Models
-from service.jobs.objects.owners import Owners
-from service.jobs.objects.recordsets import RecordSets
-from service.jobs.objects.uploads import Uploads
-from service.jobs.once import COMPILE_ENTRY, CompileOnce
-from service.jobs.queue.budget import Budget
-from service.jobs.queue.desk import Jobs
-from service.jobs.queue.executor import Executor
-from service.jobs.queue.keeper import Keeper
-from service.jobs.queue.kinds import ENTRIES, Kinds
-from service.jobs.queue.notices import Notices
-from service.jobs.queue.readiness import reasons
-from service.jobs.queue.retention import Place
-from service.jobs.queue.running import Running, Watch
-from service.jobs.queue.scheduler import Scheduler, anything
-from service.jobs.queue.submission import Submission
-from service.jobs.queue.sweep import Sweep
-from service.jobs.queue.trials import settle
-from service.jobs.upkeep import Upkeep
-from service.jobs.webhooks.deliver import WEBHOOK_THREADS
-from service.jobs.workers.accepting import Accepting
-from service.jobs.workers.fleet import Fleet, Role
-from service.jobs.workers.machine import Machine
-from service.jobs.workers.placement import Placement
-from service.jobs.workers.slots import connections_of, slots_of, tunes_alone
-from service.process.groups import Bound, bound_of_settings
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.runner import Runner
-from service.process.task import Flavour
-from service.process.workspace import Workspace
+from relaxc.service.artifact.store import Store
+from relaxc.service.config import settings
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.blobs.mirrored import open_blobs
+from relaxc.service.jobs.database import instances, jobs
+from relaxc.service.jobs.database.engine import Database, url_of_settings
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.disks import Disks
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.objects.allowance import Allowance
+from relaxc.service.jobs.objects.artifacts import Artifacts
+from relaxc.service.jobs.objects.audit import Audit
+from relaxc.service.jobs.objects.keys import Keys
+from relaxc.service.jobs.objects.models import Models
+from relaxc.service.jobs.objects.owners import Owners
+from relaxc.service.jobs.objects.recordsets import RecordSets
+from relaxc.service.jobs.objects.uploads import Uploads
+from relaxc.service.jobs.once import COMPILE_ENTRY, CompileOnce
+from relaxc.service.jobs.queue.budget import Budget
+from relaxc.service.jobs.queue.desk import Jobs
+from relaxc.service.jobs.queue.executor import Executor
+from relaxc.service.jobs.queue.keeper import Keeper
+from relaxc.service.jobs.queue.kinds import ENTRIES, Kinds
+from relaxc.service.jobs.queue.notices import Notices
+from relaxc.service.jobs.queue.readiness import reasons
+from relaxc.service.jobs.queue.retention import Place
+from relaxc.service.jobs.queue.running import Running, Watch
+from relaxc.service.jobs.queue.scheduler import Scheduler, anything
+from relaxc.service.jobs.queue.submission import Submission
+from relaxc.service.jobs.queue.sweep import Sweep
+from relaxc.service.jobs.queue.trials import settle
+from relaxc.service.jobs.upkeep import Upkeep
+from relaxc.service.jobs.webhooks.deliver import WEBHOOK_THREADS
+from relaxc.service.jobs.workers.accepting import Accepting
+from relaxc.service.jobs.workers.fleet import Fleet, Role
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.jobs.workers.placement import Placement
+from relaxc.service.jobs.workers.slots import connections_of, slots_of, tunes_alone
+from relaxc.service.process.groups import Bound, bound_of_settings
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.runner import Runner
+from relaxc.service.process.task import Flavour
+from relaxc.service.process.workspace import Workspace
 
 __all__ = ["Backend", "Counts"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.errors import StoreUnwritable
-from service.process.limits import free_bytes
+from relaxc.service.errors import StoreUnwritable
+from relaxc.service.process.limits import free_bytes
 
 __all__ = ["Disks"]
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from service.errors import InvalidOption
-from service.process.task import Emit
-from service.request import CompileRequest, ModelFormat
+from relaxc.service.errors import InvalidOption
+from relaxc.service.process.task import Emit
+from relaxc.service.request import CompileRequest, ModelFormat
 
 __all__ = [
     "bench_artifact",
@@ -33,8 +33,8 @@ def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     Payload: `request`; `dump_dir` or None; `records`, the digest of the records that the request's key is for, or None;
     `kernels`, what `start_builder` takes, or None where this process is to build them itself.
     """
-    from service import compiler
-    from service.lowering.kernel_builder import start_builder
+    from relaxc.service import compiler
+    from relaxc.service.lowering.kernel_builder import start_builder
 
     objects = start_builder(payload["kernels"], workdir) if payload.get("kernels") else None  # before the model is read
 
@@ -45,14 +45,14 @@ def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def cover_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Run `compiler.cover`. Payload: `request`. The result has rows of `Kernel.to_dict` under `kernels`."""
-    from service import compiler
+    from relaxc.service import compiler
 
     compiler.cover(CompileRequest.from_dict(payload["request"]), emit)
 
 
 def verify_records(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Run `drift.run`. Payload: `request`, `sample` and `seed`."""
-    from service import drift
+    from relaxc.service import drift
 
     request = CompileRequest.from_dict(payload["request"])
     drift.run(request, workdir, emit, sample=payload["sample"], seed=payload["seed"])
@@ -60,7 +60,7 @@ def verify_records(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def inspect_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Run `frontend.inspect`. Payload: `path`, `format`. The result has the ModelInfo's fields under `info`."""
-    from service import frontend
+    from relaxc.service import frontend
 
     info = frontend.inspect(Path(payload["path"]), ModelFormat(payload["format"]))
     emit({"event": "result", "info": info.to_dict()})
@@ -72,7 +72,7 @@ def check_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     The result is empty: what the server keeps of a model, it finds itself. Only an ONNX file with external data names
     a `location` for it.
     """
-    from service import frontend
+    from relaxc.service import frontend
 
     path = Path(payload["path"])
     format = frontend.identify(path)
@@ -83,8 +83,8 @@ def check_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Run `tuner.run`. Payload: `request`, and any of TuneOptions. Leave the files of the result in `workdir`."""
-    from service import tuner
-    from service.tuning.options import TuneOptions
+    from relaxc.service import tuner
+    from relaxc.service.tuning.options import TuneOptions
 
     options = {name: value for name, value in payload.items() if name != "request"}
     tuner.run(CompileRequest.from_dict(payload["request"]), TuneOptions.from_dict(options), workdir, emit)
@@ -92,7 +92,7 @@ def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def build_candidate(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Build a candidate of a tuning elsewhere, as `FarBuilders` asks for it in the payload; the result answers it."""
-    from service.tuning import candidate
+    from relaxc.service.tuning import candidate
 
     emit({"event": "result", **candidate.build(payload, workdir)})
 
@@ -103,10 +103,10 @@ def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     The result has BenchReport's fields, `threads`, and a `profile` by PrimFunc (a ProfileReport's fields), under
     `report`. Raise MachineMismatch where it cannot run here.
     """
-    from service.runtime import load
-    from service.runtime.bench import bench
-    from service.runtime.inputs import random_inputs
-    from service.runtime.profile import profile
+    from relaxc.service.runtime import load
+    from relaxc.service.runtime.bench import bench
+    from relaxc.service.runtime.inputs import random_inputs
+    from relaxc.service.runtime.profile import profile
 
     emit({"event": "stage", "stage": "bench", "state": "start"})
     start = time.perf_counter()
@@ -131,8 +131,8 @@ def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
     Raise InvalidOption for another model, VerificationFailed where the numbers differ.
     """
-    from service.compiling import stages, verifier
-    from service.runtime import load
+    from relaxc.service.compiling import stages, verifier
+    from relaxc.service.runtime import load
 
     session = load(payload["artifact"])
     manifest = session.manifest

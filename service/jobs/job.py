@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from service.errors import Cancelled, RelaxcError
-from service.process.pool import Cancellation
-from service.request import CompileRequest
+from relaxc.service.errors import Cancelled, RelaxcError
+from relaxc.service.process.pool import Cancellation
+from relaxc.service.request import CompileRequest
 
 if TYPE_CHECKING:
-    from service.artifact.entry import Entry
+    from relaxc.service.artifact.entry import Entry
 
 __all__ = ["Claim", "Event", "Job", "Origin", "State", "Submitted"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from service.errors import Cancelled, CompileFailed, RelaxcError, StoreUnwritable
+from relaxc.service.errors import Cancelled, CompileFailed, RelaxcError, StoreUnwritable
 
 __all__ = ["job_error"]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.artifact.atomic import write_file
-from service.artifact.key import Key
-from service.lowering.kernel_cache import is_object, packed, path_of, read_object, records
-from service.request import canonical_json
+from relaxc.service.artifact.atomic import write_file
+from relaxc.service.artifact.key import Key
+from relaxc.service.lowering.kernel_cache import is_object, packed, path_of, read_object, records
+from relaxc.service.request import canonical_json
 
 __all__ = ["JOURNAL", "Journal", "Kernels", "Stats", "toolchain_of"]
 

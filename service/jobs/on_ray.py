@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from service.errors import RelaxcError
-from service.jobs.backend import Backend
-from service.jobs.queue.keeper import Periodic
-from service.jobs.ray.cluster import MACHINE, Cluster
-from service.jobs.ray.resources import Kind
-from service.jobs.ray.runner import RayRunner
-from service.jobs.workers.fleet import Role
+from relaxc.service.errors import RelaxcError
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.queue.keeper import Periodic
+from relaxc.service.jobs.ray.cluster import MACHINE, Cluster
+from relaxc.service.jobs.ray.resources import Kind
+from relaxc.service.jobs.ray.runner import RayRunner
+from relaxc.service.jobs.workers.fleet import Role
 
 __all__ = ["OnRay"]
 

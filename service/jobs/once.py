@@ -11,30 +11,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from service.artifact.entry import Entry
-from service.artifact.key import Key
-from service.artifact.packing import check_made
-from service.artifact.store import Store
-from service.compiling.stages import STAGES
-from service.config import settings
-from service.errors import Busy, Cancelled, CompileFailed
-from service.input_files import check_unchanged
-from service.jobs.kernels import Journal, Kernels
-from service.process.bounds import MAX_OUTCOME_BYTES
-from service.process.limits import Limits
-from service.process.plain import open_left, plain_file
-from service.process.pool import Cancellation
-from service.process.runner import Runner
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Emit, Flavour, Task
-from service.process.timings import told
-from service.process.workspace import Workspace
-from service.repro import repro_command
-from service.request import CompileRequest
+from relaxc.service.artifact.entry import Entry
+from relaxc.service.artifact.key import Key
+from relaxc.service.artifact.packing import check_made
+from relaxc.service.artifact.store import Store
+from relaxc.service.compiling.stages import STAGES
+from relaxc.service.config import settings
+from relaxc.service.errors import Busy, Cancelled, CompileFailed
+from relaxc.service.input_files import check_unchanged
+from relaxc.service.jobs.kernels import Journal, Kernels
+from relaxc.service.process.bounds import MAX_OUTCOME_BYTES
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.plain import open_left, plain_file
+from relaxc.service.process.pool import Cancellation
+from relaxc.service.process.runner import Runner
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Emit, Flavour, Task
+from relaxc.service.process.timings import told
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.repro import repro_command
+from relaxc.service.request import CompileRequest
 
 __all__ = ["COMPILE_ENTRY", "Ask", "CompileOnce"]
 
-COMPILE_ENTRY = "service.jobs.entries:compile_model"
+COMPILE_ENTRY = "relaxc.service.jobs.entries:compile_model"
 """What a child runs, but in tests."""
 
 _LOCK_POLL_S = 0.5

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.artifact.store import Store
-from service.config import settings
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database.engine import Database
-from service.jobs.disks import Disks
-from service.jobs.objects.artifacts import Artifacts
-from service.jobs.objects.recordsets import RecordSets
-from service.jobs.queue.keeper import Keeper, Periodic
-from service.jobs.queue.notices import Notices
-from service.jobs.queue.sweep import Sweep
-from service.jobs.queue.trials import settle_ended
-from service.jobs.workers.fleet import Role
-from service.jobs.workers.placement import Placement
-from service.process.groups import Groups
-from service.process.workspace import Workspace
+from relaxc.service.artifact.store import Store
+from relaxc.service.config import settings
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.disks import Disks
+from relaxc.service.jobs.objects.artifacts import Artifacts
+from relaxc.service.jobs.objects.recordsets import RecordSets
+from relaxc.service.jobs.queue.keeper import Keeper, Periodic
+from relaxc.service.jobs.queue.notices import Notices
+from relaxc.service.jobs.queue.sweep import Sweep
+from relaxc.service.jobs.queue.trials import settle_ended
+from relaxc.service.jobs.workers.fleet import Role
+from relaxc.service.jobs.workers.placement import Placement
+from relaxc.service.process.groups import Groups
+from relaxc.service.process.workspace import Workspace
 
 __all__ = ["Upkeep"]
 
@@ -56,7 +56,7 @@ class Upkeep:
         ]
 
     def sweep(self) -> None:
-        """Remove what is old (`service.jobs.queue.retention`).
+        """Remove what is old (`relaxc.service.jobs.queue.retention`).
 
         What all share is the servers' to clear away, what is on its own disk a worker's.
         """

@@ -7,12 +7,12 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-from service.config import settings
-from service.errors import InvalidOption
-from service.jobs.backend import Backend
-from service.jobs.workers.fleet import Role
-from service.jobs.workers.slots import slots_of
-from service.process.sandbox.required import require_sandbox
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.workers.fleet import Role
+from relaxc.service.jobs.workers.slots import slots_of
+from relaxc.service.process.sandbox.required import require_sandbox
 
 __all__ = ["LOCAL", "Stopping", "work"]
 
@@ -40,7 +40,7 @@ def work(
 
 
 def _work_on_ray(slots: dict[bool, int], open_backend: Callable[..., Backend]) -> None:
-    from service.jobs.on_ray import OnRay
+    from relaxc.service.jobs.on_ray import OnRay
 
     with OnRay(settings().runner, slots, open_backend) as nodes:
         stopping = Stopping()  # after Ray, which takes signals too

@@ -5,9 +5,9 @@ Importing this package imports no tvm: the command line asks it for targets only
 
 from __future__ import annotations
 
-from service.lowering.build import build
-from service.lowering.peak import peak_of
-from service.lowering.planner import RecordPlanner, planner_for
-from service.lowering.schedule import Scheduled, schedule
+from relaxc.service.lowering.build import build
+from relaxc.service.lowering.peak import peak_of
+from relaxc.service.lowering.planner import RecordPlanner, planner_for
+from relaxc.service.lowering.schedule import Scheduled, schedule
 
 __all__ = ["RecordPlanner", "Scheduled", "build", "peak_of", "planner_for", "schedule"]

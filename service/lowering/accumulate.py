@@ -20,9 +20,9 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from schedules.ir import tir
-from schedules.ir.moves import ACCUMULATE_LOCALLY
-from schedules.strict import made_up_for
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.moves import ACCUMULATE_LOCALLY
+from relaxc.schedules.strict import made_up_for
 
 __all__ = ["AccumulateLocally"]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from service.request import TargetSpec
+from relaxc.service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters, Rule, Schedule
+    from relaxc.schedules.template import Parameters, Rule, Schedule
 
 __all__ = ["SCHEDULED", "apply_rule", "finish"]
 
@@ -24,8 +24,8 @@ def apply_rule(rule: Rule, func: Any, target: Any, parameters: Parameters | None
     """
     from tvm.s_tir import ScheduleError
 
-    from schedules.strict import made_up_for
-    from schedules.template import Declined
+    from relaxc.schedules.strict import made_up_for
+    from relaxc.schedules.template import Declined
 
     try:
         result = rule.apply(func, target, parameters)
@@ -39,7 +39,7 @@ def finish(func: Any, spec: TargetSpec, opt_level: int) -> Any:
     """Return a scheduled PrimFunc with the marks that the pipeline reads."""
     func = func.with_attr(SCHEDULED, True)
     if spec.kind == "llvm" and opt_level >= 2:
-        from service.lowering.vector_functions import VECTOR_MATH
+        from relaxc.service.lowering.vector_functions import VECTOR_MATH
 
         func = func.with_attr(VECTOR_MATH, True)
     return func

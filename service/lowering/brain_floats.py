@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
 
-from schedules.cpu.common.dot_product import PAIRED
-from schedules.ir import tir
+from relaxc.schedules.cpu.common.dot_product import PAIRED
+from relaxc.schedules.ir import tir
 
 __all__ = ["CallBrainFloats", "KeepBrainFloats", "register_operators"]
 

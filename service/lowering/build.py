@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.dump import Dump, no_dump
-from service.lowering.code_target import to_code_target
-from service.lowering.cuda_binary import with_cubin
-from service.lowering.outside_functions import check_outside_functions
-from service.lowering.target import to_tvm
-from service.lowering.tools import link, linker_of, nvcc
-from service.process.environment import environment_variable
-from service.process.timings import Timings
-from service.request import TargetSpec
+from relaxc.service.dump import Dump, no_dump
+from relaxc.service.lowering.code_target import to_code_target
+from relaxc.service.lowering.cuda_binary import with_cubin
+from relaxc.service.lowering.outside_functions import check_outside_functions
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.lowering.tools import link, linker_of, nvcc
+from relaxc.service.process.environment import environment_variable
+from relaxc.service.process.timings import Timings
+from relaxc.service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from service.lowering.triton_compile import Binary
+    from relaxc.service.lowering.triton_compile import Binary
 
 __all__ = ["KERNEL", "Objects", "build", "build_kernel", "build_kernels"]
 
@@ -70,9 +70,9 @@ def _build_for_cpu(
     """Builds the VM's part, the kernels apart from it, and links them in the order of their names."""
     import tvm
 
-    from service.lowering import pipeline
-    from service.lowering.objects import grouped, kernels_of
-    from service.lowering.trusted_arguments import trust_arguments
+    from relaxc.service.lowering import pipeline
+    from relaxc.service.lowering.objects import grouped, kernels_of
+    from relaxc.service.lowering.trusted_arguments import trust_arguments
 
     pipeline.register()
     folder = _new_folder(out)
@@ -98,7 +98,7 @@ def _made(
     kernels: Mapping[str, Any], spec: TargetSpec, timings: Timings, objects: Objects | None
 ) -> Mapping[str, bytes]:
     """The object of each kernel: by `objects`, and of those that it cannot be told, or without it, by this process."""
-    from service.lowering.objects import object_of, text_of
+    from relaxc.service.lowering.objects import object_of, text_of
 
     made: dict[str, bytes] = {}
     if objects is not None:
@@ -109,7 +109,7 @@ def _made(
 
 
 def _dump_kernels(kernels: Mapping[str, Any], spec: TargetSpec, dump: Dump) -> None:
-    from service.lowering.objects import compiled
+    from relaxc.service.lowering.objects import compiled
 
     modules = [compiled(kernels[name], spec, Timings()) for name in sorted(kernels)]
     dump("llvm_ir", lambda: "\n".join(module.inspect_source("ll") for module in modules), "ll")
@@ -119,8 +119,8 @@ def _dump_kernels(kernels: Mapping[str, Any], spec: TargetSpec, dump: Dump) -> N
 def _build_for_gpu(module: Any, spec: TargetSpec, out: Path, dump: Dump) -> None:
     import tvm
 
-    from service.lowering import pipeline
-    from service.lowering.triton_kernels import cuda_modules, with_triton_kernels
+    from relaxc.service.lowering import pipeline
+    from relaxc.service.lowering.triton_kernels import cuda_modules, with_triton_kernels
 
     pipeline.register()
     folder = _new_folder(out)
@@ -153,8 +153,8 @@ def build_kernels(funcs: Mapping[str, Any], spec: TargetSpec, out: Path) -> None
     """
     import tvm
 
-    from service.lowering import pipeline
-    from service.lowering.triton_kernels import cuda_modules, with_triton_kernels
+    from relaxc.service.lowering import pipeline
+    from relaxc.service.lowering.triton_kernels import cuda_modules, with_triton_kernels
 
     pipeline.register()
     folder = _new_folder(out)
@@ -201,7 +201,7 @@ def _embed(
     """
     import tvm
 
-    from service.lowering.cuda_arithmetic import with_extremes
+    from relaxc.service.lowering.cuda_arithmetic import with_extremes
 
     embedded = tvm.get_global_func("runtime.ModulePackImportsToTensor")(compiled).numpy().tobytes()
     with_ptx = not spec.arch.endswith("a")  # a later device does not have the instructions of such an architecture
@@ -225,7 +225,7 @@ def _parts(module: Any) -> list[Any]:
 
 def _dump_code(parts: list[Any], images: Mapping[str, tuple[Any, Binary]], dump: Dump) -> None:
     """LLVM IR and assembly of the host code, CUDA source of the kernels, PTX of Triton's."""
-    from service.lowering.cuda_arithmetic import with_extremes
+    from relaxc.service.lowering.cuda_arithmetic import with_extremes
 
     for part in parts:
         if part.kind == "llvm":

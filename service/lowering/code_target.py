@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.lowering.target import llvm_attributes, to_tvm
-from service.request import TargetSpec
+from relaxc.service.lowering.target import llvm_attributes, to_tvm
+from relaxc.service.request import TargetSpec
 
 __all__ = ["to_code_target"]
 

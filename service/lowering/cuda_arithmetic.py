@@ -19,10 +19,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, PrimType
 
-from schedules.cuda.common.kernel import text_of
-from schedules.ir import tir
-from schedules.ir.dtypes import is_float
-from service.lowering.data_arithmetic import computed_in
+from relaxc.schedules.cuda.common.kernel import text_of
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.service.lowering.data_arithmetic import computed_in
 
 __all__ = ["CudaArithmetic", "with_extremes"]
 
@@ -35,7 +35,7 @@ def with_extremes(source: str) -> str:
     """Return CUDA text behind the functions that it calls for the larger and the smaller of two floats."""
     if not any(f"{name}(" in source for name in _KINDS):
         return source
-    return text_of("schedules.cuda.common", "extremes.cuh") + source
+    return text_of("relaxc.schedules.cuda.common", "extremes.cuh") + source
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="relaxc.CudaArithmetic")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from service.errors import CompileFailed
+from relaxc.service.errors import CompileFailed
 
 __all__ = ["with_cubin"]
 

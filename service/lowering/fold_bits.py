@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, PrimType
 
-from schedules.ir import tir
+from relaxc.schedules.ir import tir
 
 __all__ = ["FoldBits"]
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from service.lowering.target import llvm_attributes
-from service.request import TargetSpec
+from relaxc.service.lowering.target import llvm_attributes
+from relaxc.service.request import TargetSpec
 
 __all__ = ["instructions"]
 
@@ -21,7 +21,7 @@ def instructions(spec: TargetSpec) -> list[dict[str, Any]]:
 
     A CPU has one for each, if only to multiply the widened operands; a GPU has those of its tensor cores.
     """
-    from schedules.hardware import cpu_of, gpu_of
+    from relaxc.schedules.hardware import cpu_of, gpu_of
 
     if spec.kind == "cuda":
         gpu = gpu_of(SimpleNamespace(attrs={"arch": spec.arch}))

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.ir import tir
+from relaxc.schedules.ir import tir
 
 __all__ = ["KeepBools"]
 

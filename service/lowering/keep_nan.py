@@ -23,9 +23,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
 
-from schedules.ir import tir
-from schedules.ir.dtypes import is_float
-from schedules.ir.extremes import is_shift
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.extremes import is_shift
 
 __all__ = ["KeepNan"]
 

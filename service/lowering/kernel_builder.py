@@ -20,14 +20,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.cgroups import cores_left
-from service.errors import CompileFailed, CompilerCrashed, CompilerOutOfMemory, RelaxcError, in_one_line
-from service.lowering.kernel_cache import MAX_OBJECT_BYTES, Record, is_object, kernel_key, read_object
-from service.process.each_apart import each_apart
-from service.process.limits import die_with_parent, name_process
-from service.process.sandbox.kernel import prctl
-from service.process.timings import Timings, told
-from service.request import TargetSpec, canonical_json
+from relaxc.service.cgroups import cores_left
+from relaxc.service.errors import CompileFailed, CompilerCrashed, CompilerOutOfMemory, RelaxcError, in_one_line
+from relaxc.service.lowering.kernel_cache import MAX_OBJECT_BYTES, Record, is_object, kernel_key, read_object
+from relaxc.service.process.each_apart import each_apart
+from relaxc.service.process.limits import die_with_parent, name_process
+from relaxc.service.process.sandbox.kernel import prctl
+from relaxc.service.process.timings import Timings, told
+from relaxc.service.request import TargetSpec, canonical_json
 
 __all__ = ["KernelBuilder", "start_builder"]
 
@@ -133,7 +133,7 @@ def _live(connection: Connection, config: _Config) -> None:
     builder = _Builder(connection, config)
     connection.send_bytes(b"ready")
     with suppress(Exception):  # or else each fork does what is done the first time
-        importlib.import_module("service.lowering.objects").warm_up()
+        importlib.import_module("relaxc.service.lowering.objects").warm_up()
     with suppress(EOFError, ConnectionError):
         while True:
             builder.serve()
@@ -224,7 +224,7 @@ def _llvm_version() -> int:
 
 def _built(target: bytes, text: bytes) -> bytes:
     """In a fork: what a text gives, as one answer."""
-    from service.lowering import objects
+    from relaxc.service.lowering import objects
 
     timings = Timings()
     try:

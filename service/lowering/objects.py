@@ -16,11 +16,11 @@ import tvm
 from tvm import te, tirx
 from tvm.ir import Call
 
-from schedules.ir.tir import collect
-from service.lowering import pipeline
-from service.lowering.code_target import to_code_target
-from service.process.timings import Timings
-from service.request import TargetSpec
+from relaxc.schedules.ir.tir import collect
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.code_target import to_code_target
+from relaxc.service.process.timings import Timings
+from relaxc.service.request import TargetSpec
 
 __all__ = ["compiled", "grouped", "kernel_of", "kernels_of", "object_of", "text_of", "warm_up"]
 

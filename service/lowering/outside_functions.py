@@ -8,8 +8,8 @@ from collections.abc import Container, Iterable
 from functools import lru_cache
 from typing import Any
 
-from service import tvm_libraries
-from service.errors import UnsupportedModel
+from relaxc.service import tvm_libraries
+from relaxc.service.errors import UnsupportedModel
 
 __all__ = ["check_outside_functions"]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.lowering.target import to_tvm
-from service.request import TargetSpec
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.request import TargetSpec
 
 __all__ = ["peak_of"]
 
 
 def peak_of(spec: TargetSpec) -> dict[str, Any] | None:
-    """Return what `service.runtime.gpu_peak.GpuPeak.from_dict` takes; None for a CPU, which is measured."""
+    """Return what `relaxc.service.runtime.gpu_peak.GpuPeak.from_dict` takes; None for a CPU, which is measured."""
     if spec.kind != "cuda":
         return None
-    from schedules.hardware import gpu_of
+    from relaxc.schedules.hardware import gpu_of
 
     row = gpu_of(to_tvm(spec))
     rates = {dot.operands[0]: row.gflops(dot.operands[0]) for dot in row.dots}

@@ -9,22 +9,22 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
-from service.lowering import brain_floats
-from service.lowering.accumulate import AccumulateLocally
-from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
-from service.lowering.cuda_arithmetic import CudaArithmetic
-from service.lowering.fold_bits import FoldBits
-from service.lowering.keep_bools import KeepBools
-from service.lowering.keep_nan import KeepNan
-from service.lowering.prefetch import InsertPrefetches
-from service.lowering.stack import KeepTilesOnStack
-from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
-from service.lowering.truncate_quotients import TruncateQuotients
-from service.lowering.trusted_arguments import SkipTrustedChecks
-from service.lowering.vector_alignment import UnrollUnalignedVectors
-from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
-from service.lowering.vector_tails import VersionVectorLoops
-from service.lowering.wrap_integers import WrapIntegers
+from relaxc.service.lowering import brain_floats
+from relaxc.service.lowering.accumulate import AccumulateLocally
+from relaxc.service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
+from relaxc.service.lowering.cuda_arithmetic import CudaArithmetic
+from relaxc.service.lowering.fold_bits import FoldBits
+from relaxc.service.lowering.keep_bools import KeepBools
+from relaxc.service.lowering.keep_nan import KeepNan
+from relaxc.service.lowering.prefetch import InsertPrefetches
+from relaxc.service.lowering.stack import KeepTilesOnStack
+from relaxc.service.lowering.text_kernels import lower_text_kernels, split_text_kernels
+from relaxc.service.lowering.truncate_quotients import TruncateQuotients
+from relaxc.service.lowering.trusted_arguments import SkipTrustedChecks
+from relaxc.service.lowering.vector_alignment import UnrollUnalignedVectors
+from relaxc.service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
+from relaxc.service.lowering.vector_tails import VersionVectorLoops
+from relaxc.service.lowering.wrap_integers import WrapIntegers
 
 __all__ = ["NAME", "NOTHING", "register"]
 

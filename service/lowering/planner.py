@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from service.lowering.replay import Records, unfit
-from service.lowering.target import to_tvm
-from service.records.record import Record, RecordTarget, Workload
-from service.request import TargetSpec
+from relaxc.service.lowering.replay import Records, unfit
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.records.record import Record, RecordTarget, Workload
+from relaxc.service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from schedules.operators import Operator
-    from schedules.plan import Plan
+    from relaxc.schedules.operators import Operator
+    from relaxc.schedules.plan import Plan
 
 __all__ = ["RecordPlanner", "planner_for", "record_behind", "workload_of_operator"]
 
@@ -39,15 +39,15 @@ class RecordPlanner:
     """[record, reason] of records that were found for an operator and do not fit, by its digest."""
 
     def __post_init__(self) -> None:
-        from schedules.hardware import cpu_of
+        from relaxc.schedules.hardware import cpu_of
 
         self._target = RecordTarget.of(self.spec)
         self._cpu = cpu_of(to_tvm(self.spec))
         self._asked: dict[Operator, dict[Operator, None]] = {}
 
     def plan(self, operator: Operator) -> Plan:
-        """See `schedules.plan.Planner`."""
-        from schedules.cpu import planning
+        """See `relaxc.schedules.plan.Planner`."""
+        from relaxc.schedules.cpu import planning
 
         self._asked.setdefault(operator.bare(), {})[operator] = None
         passed_over = self.passed_over[operator.digest] = []
@@ -106,7 +106,7 @@ def plans_in(module: Any, planner: RecordPlanner | None) -> dict[str, Plan]:
     """Return the plans of a module's PrimFuncs by name, their operators with the epilogues that `planner` knows."""
     from tvm import tirx
 
-    from schedules.plan import plan_of
+    from relaxc.schedules.plan import plan_of
 
     functions = [(str(var.name_hint), func) for var, func in module.functions_items()]
     found = [(name, plan_of(func)) for name, func in functions if isinstance(func, tirx.PrimFunc)]

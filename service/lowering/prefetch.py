@@ -25,9 +25,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from schedules.ir import tir
-from schedules.ir.moves import PREFETCH_AHEAD, PREFETCH_STREAM
-from schedules.strict import made_up_for
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.moves import PREFETCH_AHEAD, PREFETCH_STREAM
+from relaxc.schedules.strict import made_up_for
 
 __all__ = ["InsertPrefetches"]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from service.lowering.apply import apply_rule
+from relaxc.service.lowering.apply import apply_rule
 
 if TYPE_CHECKING:
-    from schedules.metaschedule.traces import Traced
-    from schedules.template import Rule, Schedule
-    from service.records.record import Record, RecordTarget, Workload
+    from relaxc.schedules.metaschedule.traces import Traced
+    from relaxc.schedules.template import Rule, Schedule
+    from relaxc.service.records.record import Record, RecordTarget, Workload
 
 __all__ = ["Records", "Replay", "replay", "unfit"]
 
@@ -58,7 +58,7 @@ def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule
 
     Where the rule stands among `rules` does not matter: the record was measured, their order is a guess.
     """
-    from schedules.metaschedule.traces import METASCHEDULE
+    from relaxc.schedules.metaschedule.traces import METASCHEDULE
 
     cpu = str(target.kind.name) == "llvm"
     by_name = {rule.name: rule for rule in rules}
@@ -85,8 +85,8 @@ def unfit(record: Record, rule: Named | None, cores: int | None) -> str:
 
 
 def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -> Schedule | str:
-    from schedules.metaschedule.traces import Traced
-    from schedules.template import Declined, Free, check
+    from relaxc.schedules.metaschedule.traces import Traced
+    from relaxc.schedules.template import Declined, Free, check
 
     assert rule is not None  # `unfit` has seen it
     if isinstance(rule, Traced):

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from service.dump import Dump, no_dump
-from service.errors import CompileFailed, in_one_line
-from service.lowering.apply import SCHEDULED, apply_rule, finish
-from service.lowering.planner import RecordPlanner, record_behind, workload_of_operator
-from service.lowering.replay import Records, replay
-from service.lowering.target import to_tvm
-from service.records.record import Record, RecordTarget, Workload
-from service.request import TargetSpec
+from relaxc.service.dump import Dump, no_dump
+from relaxc.service.errors import CompileFailed, in_one_line
+from relaxc.service.lowering.apply import SCHEDULED, apply_rule, finish
+from relaxc.service.lowering.planner import RecordPlanner, record_behind, workload_of_operator
+from relaxc.service.lowering.replay import Records, replay
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.records.record import Record, RecordTarget, Workload
+from relaxc.service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from schedules.metaschedule.traces import Traced
-    from schedules.plan import Plan
-    from schedules.template import Parameters, Rule
+    from relaxc.schedules.metaschedule.traces import Traced
+    from relaxc.schedules.plan import Plan
+    from relaxc.schedules.template import Parameters, Rule
 
 __all__ = ["Scheduled", "points_of", "schedule"]
 
@@ -77,8 +77,8 @@ def schedule(
 
 def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
     """Return how many points the template `rule_name` has for `func`; 1 where there is nothing to tune."""
-    from schedules.planned import space_of
-    from schedules.template import Declined
+    from relaxc.schedules.planned import space_of
+    from relaxc.schedules.template import Declined
 
     rule = next((rule for rule in _rules(spec, 2) if rule.name == rule_name), None)
     found = space_of(rule, func, to_tvm(spec)) if rule is not None else None
@@ -86,7 +86,7 @@ def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
 
 
 def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:
-    from schedules import cpu, cuda
+    from relaxc.schedules import cpu, cuda
 
     rules = cuda.RULES if spec.kind == "cuda" else cpu.RULES
     return rules[-1:] if opt_level == 0 else rules
@@ -94,8 +94,8 @@ def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:
 
 def _rules_for(func: Any, rules: Sequence[Rule]) -> tuple[Sequence[Rule], dict[str, str]]:
     """The rules to ask for a PrimFunc, and what its row says besides: a Triton kernel has a rule of its own."""
-    from schedules.cuda.triton import Triton
-    from schedules.cuda.triton_call import call_of
+    from relaxc.schedules.cuda.triton import Triton
+    from relaxc.schedules.cuda.triton_call import call_of
 
     call = call_of(func)
     if call is None:
@@ -121,10 +121,10 @@ class _Scheduler:
         """Return the scheduled PrimFunc and its row, those of an equal one where there was one."""
         import tvm_ffi
 
-        from schedules.ir.instructions import instruction_of
-        from schedules.ir.work import work_of
-        from schedules.operators import BlockMatmul
-        from service.records.workload import describe
+        from relaxc.schedules.ir.instructions import instruction_of
+        from relaxc.schedules.ir.work import work_of
+        from relaxc.schedules.operators import BlockMatmul
+        from relaxc.service.records.workload import describe
 
         plan = self._plan(name, func)
         workload = describe(func) if plan is None else workload_of_operator(plan.operator)
@@ -143,7 +143,7 @@ class _Scheduler:
 
     def _plan(self, name: str, func: Any) -> Plan | None:
         """The plan that a PrimFunc carries, its operator with the epilogue."""
-        from schedules.plan import plan_of
+        from relaxc.schedules.plan import plan_of
 
         plan = plan_of(func)
         return plan if plan is None or self._planner is None else self._planner.named(plan, name)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from service import machine
-from service.errors import InvalidTarget
-from service.lowering.target_list import one_of_many
-from service.machine import host_features, missing_features
-from service.request import TargetSpec
+from relaxc.service import machine
+from relaxc.service.errors import InvalidTarget
+from relaxc.service.lowering.target_list import one_of_many
+from relaxc.service.machine import host_features, missing_features
+from relaxc.service.request import TargetSpec
 
 __all__ = ["host_features", "listed", "llvm_attributes", "missing_features", "resolve", "tags", "to_tvm"]
 

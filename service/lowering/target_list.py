@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.errors import InvalidTarget
-from service.machine import capability_of
-from service.request import TargetSpec
+from relaxc.service.errors import InvalidTarget
+from relaxc.service.machine import capability_of
+from relaxc.service.request import TargetSpec
 
 __all__ = ["one_of_many"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
 
 __all__ = ["lower_text_kernels", "split_text_kernels"]
 

@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from service import machine
-from service.config import settings
-from service.errors import CompileFailed, ToolMissing
-from service.request import TargetSpec
+from relaxc.service import machine
+from relaxc.service.config import settings
+from relaxc.service.errors import CompileFailed, ToolMissing
+from relaxc.service.request import TargetSpec
 
 __all__ = ["link", "linker_of", "nvcc", "run_tool"]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schedules.cuda.triton_call import Launch, TritonCall
-from service.config import settings
-from service.errors import CompileFailed, PluginError, ToolMissing
-from service.input_files import triton_version
-from service.lowering.tools import run_tool
+from relaxc.schedules.cuda.triton_call import Launch, TritonCall
+from relaxc.service.config import settings
+from relaxc.service.errors import CompileFailed, PluginError, ToolMissing
+from relaxc.service.input_files import triton_version
+from relaxc.service.lowering.tools import run_tool
 
 __all__ = ["Binary", "Job", "compile_kernels"]
 

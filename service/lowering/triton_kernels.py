@@ -10,11 +10,11 @@ import tvm
 import tvm_ffi
 from tvm.script import tirx
 
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.triton_call import CONFIGURATION, TritonCall, call_of
-from service.lowering.target import to_tvm
-from service.lowering.triton_compile import Binary, Job, compile_kernels
-from service.request import TargetSpec
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.triton_call import CONFIGURATION, TritonCall, call_of
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.lowering.triton_compile import Binary, Job, compile_kernels
+from relaxc.service.request import TargetSpec
 
 __all__ = ["cuda_modules", "with_triton_kernels"]
 

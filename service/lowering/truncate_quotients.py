@@ -16,7 +16,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from schedules.ir import tir
+from relaxc.schedules.ir import tir
 
 __all__ = ["TruncateQuotients"]
 

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst, GlobalVar
 
-from schedules.ir.tir import collect
+from relaxc.schedules.ir.tir import collect
 
 __all__ = ["SkipTrustedChecks", "trust_arguments"]
 

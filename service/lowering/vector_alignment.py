@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.ir import Range, TensorLoad
 from tvm.sym import Analyzer
 
-from schedules.ir import tir
+from relaxc.schedules.ir import tir
 
 __all__ = ["UnrollUnalignedVectors", "analyzer_of", "is_multiple"]
 

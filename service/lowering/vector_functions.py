@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
 
-from service.lowering.vector_math import FUNCTIONS, function_name, llvm_module
+from relaxc.service.lowering.vector_math import FUNCTIONS, function_name, llvm_module
 
 __all__ = ["VECTOR_MATH", "CallVectorFunctions", "MarkVectorFunctions", "register_operators"]
 

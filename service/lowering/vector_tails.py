@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.sym import Analyzer
 
-from schedules.ir import tir
+from relaxc.schedules.ir import tir
 
 __all__ = ["VersionVectorLoops"]
 

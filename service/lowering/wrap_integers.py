@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.ir import tir
-from service.lowering.data_arithmetic import computed_in
+from relaxc.schedules.ir import tir
+from relaxc.service.lowering.data_arithmetic import computed_in
 
 __all__ = ["WrapIntegers"]
 

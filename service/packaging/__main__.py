@@ -1,13 +1,13 @@
-"""`python -m service.packaging DIR`: a package without an artifact, for images that are given theirs."""
+"""`python -m relaxc.service.packaging DIR`: a package without an artifact, for images that are given theirs."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from service import tvm_libraries
-from service.config import settings
-from service.packaging.runtime import write_runtime
+from relaxc.service import tvm_libraries
+from relaxc.service.config import settings
+from relaxc.service.packaging.runtime import write_runtime
 
 _FFI = tvm_libraries.ffi_folder() / "lib" / tvm_libraries.FFI
 _OTHERS = (tvm_libraries.RUNTIME, tvm_libraries.EXTRA, tvm_libraries.CUDA)

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from service import tvm_libraries
-from service.artifact.manifest import Manifest
-from service.errors import InvalidOption, MachineMismatch
-from service.packaging.needed import machine_of, needed_libraries
+from relaxc.service import tvm_libraries
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import InvalidOption, MachineMismatch
+from relaxc.service.packaging.needed import machine_of, needed_libraries
 
 __all__ = ["runtime_libraries"]
 

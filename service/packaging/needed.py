@@ -5,10 +5,10 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
-from service import tvm_libraries
-from service.artifact.elf import read_sections
-from service.artifact.manifest import WEIGHTS_SECTION, Manifest
-from service.errors import ArtifactCorrupt
+from relaxc.service import tvm_libraries
+from relaxc.service.artifact.elf import read_sections
+from relaxc.service.artifact.manifest import WEIGHTS_SECTION, Manifest
+from relaxc.service.errors import ArtifactCorrupt
 
 __all__ = ["machine_of", "needed_libraries"]
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.artifact.entry import sha256_of
-from service.artifact.manifest import Manifest, check_code, weights_extent
-from service.errors import ArtifactCorrupt, InvalidOption
-from service.lowering.tools import linker_of
-from service.packaging.libraries import runtime_libraries
-from service.packaging.runtime import files_in, write_runtime
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.artifact.manifest import Manifest, check_code, weights_extent
+from relaxc.service.errors import ArtifactCorrupt, InvalidOption
+from relaxc.service.lowering.tools import linker_of
+from relaxc.service.packaging.libraries import runtime_libraries
+from relaxc.service.packaging.runtime import files_in, write_runtime
 
 __all__ = ["SUMS", "Package", "make_package"]
 

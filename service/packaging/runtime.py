@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from service import tvm_libraries
-from service.lowering.tools import run_tool
+from relaxc.service import tvm_libraries
+from relaxc.service.lowering.tools import run_tool
 
 __all__ = ["files_in", "write_runtime"]
 

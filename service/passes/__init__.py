@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from service.passes.plugin import Plugin, load_plugin
-from service.passes.report import LayoutDecision, MemoryReport, OptimizeReport
-from service.passes.run_phases import Optimized, optimize
-from service.passes.triton_kernel import TritonKernel
-from service.passes.vm.lower_to_vm import finalize
+from relaxc.service.passes.plugin import Plugin, load_plugin
+from relaxc.service.passes.report import LayoutDecision, MemoryReport, OptimizeReport
+from relaxc.service.passes.run_phases import Optimized, optimize
+from relaxc.service.passes.triton_kernel import TritonKernel
+from relaxc.service.passes.vm.lower_to_vm import finalize
 
 __all__ = [
     "LayoutDecision",

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import IRModule, relax
 from tvm.sym import Analyzer
 
-from service.errors import CompileFailed, RelaxcError
+from relaxc.service.errors import CompileFailed, RelaxcError
 
 __all__ = ["Boundary", "check"]
 

@@ -10,71 +10,71 @@ from tvm import relax
 from tvm.relax import backend
 from tvm.target import Target
 
-from schedules.cpu import planning
-from schedules.cuda.attention.form import match
-from schedules.cuda.gemm.compute import takes_bytes
-from schedules.hardware import Cpu, cpu_of
-from schedules.plan import Planner
-from service.errors import RelaxcError
-from service.passes.fuse.annotate_pads import AnnotatePads
-from service.passes.fuse.keep_unfused import KeepUnfused
-from service.passes.fuse.record_fusions import RecordFusions
-from service.passes.fuse.sizes_as_shape import SizesAsShape
-from service.passes.layout.block_channels import BlockChannels
-from service.passes.layout.bytes_by_columns import BytesByColumns
-from service.passes.layout.channels_last import ChannelsLast
-from service.passes.layout.choose_layout import ChooseLayout
-from service.passes.layout.hoist_quantization import HoistQuantization
-from service.passes.layout.images_last import ImagesLast
-from service.passes.layout.one_row_products import OneRowProducts
-from service.passes.layout.pack_block_weights import PackBlockWeights, takes
-from service.passes.layout.pack_matmul import PackMatmul
-from service.passes.layout.stream_block_weights import StreamBlockWeights
-from service.passes.layout.stream_block_weights import takes as streams
-from service.passes.legalize.legalize import Legalize
-from service.passes.legalize.lower_nonzero import LowerNonzero
-from service.passes.legalize.name_blocks import NameBlocks
-from service.passes.phase import Phase
-from service.passes.plugin import ApplyPatterns, Plugin
-from service.passes.precision.cancel_casts import CancelCasts
-from service.passes.precision.fast_math import FastMath
-from service.passes.precision.narrow_contractions import NarrowContractions, gains_on, has_weight
-from service.passes.precision.quantize_weights import QuantizeWeights
-from service.passes.precision.read_low import ReadLow
-from service.passes.precision.store_low import StoreLow
-from service.passes.precision.store_products_low import StoreProductsLow
-from service.passes.precision.store_sums_low import StoreSumsLow
-from service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProducts
-from service.passes.recognize.recognize_activations import RecognizeActivations
-from service.passes.recognize.recognize_attention import RecognizeAttention
-from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
-from service.passes.recognize.recognize_float8_products import RecognizeFloat8Products
-from service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
-from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
-from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
-from service.passes.recognize.recognize_norms import RecognizeNorms
-from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
-from service.passes.report import OptimizeReport
-from service.passes.simplify.evaluate_constants import EvaluateConstants
-from service.passes.simplify.fold_batch_norm import FoldBatchNorm
-from service.passes.simplify.fold_constants import FoldConstants
-from service.passes.simplify.fold_pad import FoldPad
-from service.passes.simplify.fold_quantization import FoldQuantization
-from service.passes.simplify.fold_scale import FoldScale
-from service.passes.simplify.keep_bytes import KeepBytes
-from service.passes.simplify.merge_equal_calls import MergeEqualCalls
-from service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
-from service.passes.simplify.merge_quantized_matmuls import MergeQuantizedMatmuls
-from service.passes.simplify.pointwise_first import PointwiseFirst
-from service.passes.simplify.simplify_algebra import SimplifyAlgebra
-from service.passes.simplify.simplify_shapes import SimplifyShapes
-from service.passes.simplify.simplify_sizes import SimplifySizes
-from service.passes.simplify.sink_reshape import SinkReshape
-from service.passes.vm.lift_weights import LiftWeights
-from service.passes.vm.order_shape_stores import OrderShapeStores
-from service.passes.vm.share_storage import ShareStorage, ZeroOffsets
-from service.request import Precision
-from service.rounding import BITS
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.cuda.gemm.compute import takes_bytes
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.plan import Planner
+from relaxc.service.errors import RelaxcError
+from relaxc.service.passes.fuse.annotate_pads import AnnotatePads
+from relaxc.service.passes.fuse.keep_unfused import KeepUnfused
+from relaxc.service.passes.fuse.record_fusions import RecordFusions
+from relaxc.service.passes.fuse.sizes_as_shape import SizesAsShape
+from relaxc.service.passes.layout.block_channels import BlockChannels
+from relaxc.service.passes.layout.bytes_by_columns import BytesByColumns
+from relaxc.service.passes.layout.channels_last import ChannelsLast
+from relaxc.service.passes.layout.choose_layout import ChooseLayout
+from relaxc.service.passes.layout.hoist_quantization import HoistQuantization
+from relaxc.service.passes.layout.images_last import ImagesLast
+from relaxc.service.passes.layout.one_row_products import OneRowProducts
+from relaxc.service.passes.layout.pack_block_weights import PackBlockWeights, takes
+from relaxc.service.passes.layout.pack_matmul import PackMatmul
+from relaxc.service.passes.layout.stream_block_weights import StreamBlockWeights
+from relaxc.service.passes.layout.stream_block_weights import takes as streams
+from relaxc.service.passes.legalize.legalize import Legalize
+from relaxc.service.passes.legalize.lower_nonzero import LowerNonzero
+from relaxc.service.passes.legalize.name_blocks import NameBlocks
+from relaxc.service.passes.phase import Phase
+from relaxc.service.passes.plugin import ApplyPatterns, Plugin
+from relaxc.service.passes.precision.cancel_casts import CancelCasts
+from relaxc.service.passes.precision.fast_math import FastMath
+from relaxc.service.passes.precision.narrow_contractions import NarrowContractions, gains_on, has_weight
+from relaxc.service.passes.precision.quantize_weights import QuantizeWeights
+from relaxc.service.passes.precision.read_low import ReadLow
+from relaxc.service.passes.precision.store_low import StoreLow
+from relaxc.service.passes.precision.store_products_low import StoreProductsLow
+from relaxc.service.passes.precision.store_sums_low import StoreSumsLow
+from relaxc.service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProducts
+from relaxc.service.passes.recognize.recognize_activations import RecognizeActivations
+from relaxc.service.passes.recognize.recognize_attention import RecognizeAttention
+from relaxc.service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
+from relaxc.service.passes.recognize.recognize_float8_products import RecognizeFloat8Products
+from relaxc.service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
+from relaxc.service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
+from relaxc.service.passes.recognize.recognize_low_attention import RecognizeLowAttention
+from relaxc.service.passes.recognize.recognize_norms import RecognizeNorms
+from relaxc.service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
+from relaxc.service.passes.report import OptimizeReport
+from relaxc.service.passes.simplify.evaluate_constants import EvaluateConstants
+from relaxc.service.passes.simplify.fold_batch_norm import FoldBatchNorm
+from relaxc.service.passes.simplify.fold_constants import FoldConstants
+from relaxc.service.passes.simplify.fold_pad import FoldPad
+from relaxc.service.passes.simplify.fold_quantization import FoldQuantization
+from relaxc.service.passes.simplify.fold_scale import FoldScale
+from relaxc.service.passes.simplify.keep_bytes import KeepBytes
+from relaxc.service.passes.simplify.merge_equal_calls import MergeEqualCalls
+from relaxc.service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
+from relaxc.service.passes.simplify.merge_quantized_matmuls import MergeQuantizedMatmuls
+from relaxc.service.passes.simplify.pointwise_first import PointwiseFirst
+from relaxc.service.passes.simplify.simplify_algebra import SimplifyAlgebra
+from relaxc.service.passes.simplify.simplify_shapes import SimplifyShapes
+from relaxc.service.passes.simplify.simplify_sizes import SimplifySizes
+from relaxc.service.passes.simplify.sink_reshape import SinkReshape
+from relaxc.service.passes.vm.lift_weights import LiftWeights
+from relaxc.service.passes.vm.order_shape_stores import OrderShapeStores
+from relaxc.service.passes.vm.share_storage import ShareStorage, ZeroOffsets
+from relaxc.service.request import Precision
+from relaxc.service.rounding import BITS
 
 __all__ = ["Job", "lowering_passes", "phases"]
 

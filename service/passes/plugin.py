@@ -15,10 +15,10 @@ import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.relax.dpl import DFPattern, WildcardPattern, rewrite_call
 
-from service.errors import PluginError, RelaxcError
-from service.passes.phase import PHASES
-from service.passes.report import OptimizeReport
-from service.passes.triton_kernel import TritonKernel, reason_against, triton_call, types_of
+from relaxc.service.errors import PluginError, RelaxcError
+from relaxc.service.passes.phase import PHASES
+from relaxc.service.passes.report import OptimizeReport
+from relaxc.service.passes.triton_kernel import TritonKernel, reason_against, triton_call, types_of
 
 __all__ = ["ApplyPatterns", "Operators", "Plugin", "load_plugin"]
 

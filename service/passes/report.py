@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from service.rounding import Rounding
+from relaxc.service.rounding import Rounding
 
 __all__ = ["LayoutDecision", "MemoryReport", "OptimizeReport"]
 

@@ -10,23 +10,23 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.target import Target
 
-from schedules.ir.tir import collect
-from schedules.plan import Planner
-from schedules.strict import is_strict
-from service.dump import Dump, no_dump
-from service.errors import CompileFailed, PluginError
-from service.passes.check import Boundary, check
-from service.passes.common.constants import size_bytes
-from service.passes.common.kernel_graph import kernel_graph
-from service.passes.common.rewrite import op_name
-from service.passes.common.size_order import sizes_in_order
-from service.passes.phase import Phase
-from service.passes.pipeline import Job, phases
-from service.passes.plugin import Plugin
-from service.passes.precision.dtypes import has_low_arithmetic
-from service.passes.report import OptimizeReport
-from service.process.timings import Timings
-from service.request import CompileOptions
+from relaxc.schedules.ir.tir import collect
+from relaxc.schedules.plan import Planner
+from relaxc.schedules.strict import is_strict
+from relaxc.service.dump import Dump, no_dump
+from relaxc.service.errors import CompileFailed, PluginError
+from relaxc.service.passes.check import Boundary, check
+from relaxc.service.passes.common.constants import size_bytes
+from relaxc.service.passes.common.kernel_graph import kernel_graph
+from relaxc.service.passes.common.rewrite import op_name
+from relaxc.service.passes.common.size_order import sizes_in_order
+from relaxc.service.passes.phase import Phase
+from relaxc.service.passes.pipeline import Job, phases
+from relaxc.service.passes.plugin import Plugin
+from relaxc.service.passes.precision.dtypes import has_low_arithmetic
+from relaxc.service.passes.report import OptimizeReport
+from relaxc.service.process.timings import Timings
+from relaxc.service.request import CompileOptions
 
 __all__ = ["Optimized", "optimize"]
 
@@ -61,7 +61,7 @@ def optimize(
     """Return the module after every graph pass, as docs/stages.md describes it.
 
     The layout passes ask `planner` how to compute the heavy operators; without one they take the defaults.
-    `known_weights` are the digests of tensors that the options' `weights` may round (`service.rounding`).
+    `known_weights` are the digests of tensors that the options' `weights` may round (`relaxc.service.rounding`).
 
     Raise UnsupportedModel for operators without a kernel, PluginError where a plugin raises or breaks the
     module, CompileFailed where one of our own passes does; both name the phase.

@@ -8,9 +8,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from schedules.cuda.triton_call import Argument, Constexpr, Launch, TritonCall
-from service.errors import ToolMissing
-from service.input_files import KERNEL_NAME, kernel_files, triton_version
+from relaxc.schedules.cuda.triton_call import Argument, Constexpr, Launch, TritonCall
+from relaxc.service.errors import ToolMissing
+from relaxc.service.input_files import KERNEL_NAME, kernel_files, triton_version
 
 __all__ = ["TritonKernel", "TritonTensor", "reason_against", "triton_call"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.config import settings
-from service.process.sandbox import landlock
+from relaxc.service.config import settings
+from relaxc.service.process.sandbox import landlock
 
 __all__ = ["advice", "advice_on_groups"]
 

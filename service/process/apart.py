@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from service.process.limits import die_with_parent, kill_with_parent, name_process
-from service.process.sandbox.confinement import Place
-from service.process.sandbox.namespaces import leave_processes, own_proc
+from relaxc.service.process.limits import die_with_parent, kill_with_parent, name_process
+from relaxc.service.process.sandbox.confinement import Place
+from relaxc.service.process.sandbox.namespaces import leave_processes, own_proc
 
 __all__ = ["Exit", "First", "fork_first", "shared_processes"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from service.errors import CompileFailed, RelaxcError
+from relaxc.service.errors import CompileFailed, RelaxcError
 
 __all__ = ["MAX_OUTCOME_BYTES", "bounded", "checked"]
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-from service.config import settings
+from relaxc.service.config import settings
 
 __all__ = ["BEHIND", "go_behind"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from service.errors import (
+from relaxc.service.errors import (
     CompileError,
     CompileFailed,
     CompilerOutOfDisk,
@@ -26,10 +26,10 @@ from service.errors import (
     ServiceError,
     StoreUnwritable,
 )
-from service.process.limits import Limits, die_with_parent, is_full, name_process
-from service.process.line import Line
-from service.process.sandbox.confine import confine
-from service.process.sandbox.confinement import Confinement, Place
+from relaxc.service.process.limits import Limits, die_with_parent, is_full, name_process
+from relaxc.service.process.line import Line
+from relaxc.service.process.sandbox.confine import confine
+from relaxc.service.process.sandbox.confinement import Confinement, Place
 
 __all__ = ["EXIT_OUT_OF_MEMORY", "run_child"]
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from service.process.limits import die_with_parent
+from relaxc.service.process.limits import die_with_parent
 
 __all__ = ["Answer", "each_apart"]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from service.process.scrubbed import bare_environment
-from service.process.zygote import Zygote
+from relaxc.service.process.scrubbed import bare_environment
+from relaxc.service.process.zygote import Zygote
 
 __all__ = ["SETTINGS_FOLLOW", "EarlyWorker", "start_early", "take_early"]
 
@@ -45,7 +45,9 @@ def start_early(arguments: Sequence[str]) -> None:
     flavour = "pt2" if any(word.endswith(".pt2") for word in arguments) else "onnx"
     log = os.fdopen(os.memfd_create("log", os.MFD_CLOEXEC), "w+b", buffering=0)
     options = ["--flavour", flavour, SETTINGS_FOLLOW]
-    _waiting.append(EarlyWorker(flavour, Zygote("service.process.worker", options, bare_environment(), log), log))
+    _waiting.append(
+        EarlyWorker(flavour, Zygote("relaxc.service.process.worker", options, bare_environment(), log), log)
+    )
 
 
 def take_early(flavour: str) -> EarlyWorker | None:

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.errors import (
+from relaxc.service.errors import (
     Cancelled,
     CompileError,
     CompilerCrashed,
@@ -16,12 +16,12 @@ from service.errors import (
     RelaxcError,
     StoreUnwritable,
 )
-from service.process.child import EXIT_OUT_OF_MEMORY
-from service.process.guard import Ending
-from service.process.limits import is_full, most_processes
-from service.process.plain import open_plain
-from service.process.quota import CROWD, FULL, HEAVY, OVER
-from service.process.task import Task
+from relaxc.service.process.child import EXIT_OUT_OF_MEMORY
+from relaxc.service.process.guard import Ending
+from relaxc.service.process.limits import is_full, most_processes
+from relaxc.service.process.plain import open_plain
+from relaxc.service.process.quota import CROWD, FULL, HEAVY, OVER
+from relaxc.service.process.task import Task
 
 __all__ = ["error_of_ending", "log_tail", "tail_of", "with_context"]
 

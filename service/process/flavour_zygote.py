@@ -12,12 +12,12 @@ import threading
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from service.errors import CompilerCrashed
-from service.process.early import take_early
-from service.process.failures import tail_of
-from service.process.scrubbed import scrubbed_environment, settings_of_jobs
-from service.process.task import Flavour
-from service.process.zygote import Zygote
+from relaxc.service.errors import CompilerCrashed
+from relaxc.service.process.early import take_early
+from relaxc.service.process.failures import tail_of
+from relaxc.service.process.scrubbed import scrubbed_environment, settings_of_jobs
+from relaxc.service.process.task import Flavour
+from relaxc.service.process.zygote import Zygote
 
 __all__ = ["FlavourZygote", "ZygoteGone"]
 
@@ -133,4 +133,4 @@ class FlavourZygote:
 
 
 def _started(flavour: Flavour, log: IO[bytes]) -> Zygote:
-    return Zygote("service.process.worker", ["--flavour", str(flavour)], scrubbed_environment(), log)
+    return Zygote("relaxc.service.process.worker", ["--flavour", str(flavour)], scrubbed_environment(), log)

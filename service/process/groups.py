@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from service.cgroups import Place, unified
-from service.config import settings
-from service.errors import ServiceError
-from service.process.group import JOB, JobGroup, end_left, held
+from relaxc.service.cgroups import Place, unified
+from relaxc.service.config import settings
+from relaxc.service.errors import ServiceError
+from relaxc.service.process.group import JOB, JobGroup, end_left, held
 
 __all__ = ["SERVER", "Bound", "Groups", "bound_of_settings", "claim_groups", "why_no_groups"]
 

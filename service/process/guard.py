@@ -21,14 +21,14 @@ from typing import Any
 
 import psutil
 
-from service.errors import RelaxcError, ServiceError
-from service.process.apart import First, fork_first
-from service.process.child import run_child
-from service.process.group import JobGroup
-from service.process.limits import Limits, become_subreaper, kernel_oom_kills, most_processes, name_process
-from service.process.quota import OVER, Quota
-from service.process.sandbox.confine import take_back
-from service.process.task import Lines, send
+from relaxc.service.errors import RelaxcError, ServiceError
+from relaxc.service.process.apart import First, fork_first
+from relaxc.service.process.child import run_child
+from relaxc.service.process.group import JobGroup
+from relaxc.service.process.limits import Limits, become_subreaper, kernel_oom_kills, most_processes, name_process
+from relaxc.service.process.quota import OVER, Quota
+from relaxc.service.process.sandbox.confine import take_back
+from relaxc.service.process.task import Lines, send
 
 __all__ = ["Ending", "stand_guard"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.process.guard import Ending
-from service.process.task import ASK, Emit, finite
+from relaxc.service.process.guard import Ending
+from relaxc.service.process.task import ASK, Emit, finite
 
 __all__ = ["EVENTS", "Heard"]
 

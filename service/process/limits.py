@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from service.config import Settings, settings
-from service.process.sandbox.kernel import prctl
+from relaxc.service.config import Settings, settings
+from relaxc.service.process.sandbox.kernel import prctl
 
 __all__ = [
     "Limits",

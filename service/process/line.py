@@ -6,7 +6,7 @@ import socket
 import threading
 from typing import Any
 
-from service.process.task import ASK, Lines, send
+from relaxc.service.process.task import ASK, Lines, send
 
 __all__ = ["Line"]
 

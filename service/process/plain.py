@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.errors import CompileFailed
+from relaxc.service.errors import CompileFailed
 
 __all__ = ["MAX_READ_BYTES", "open_left", "open_plain", "plain_file"]
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import psutil
 
-from service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
-from service.process.bounds import bounded
-from service.process.failures import error_of_ending, with_context
-from service.process.flavour_zygote import FlavourZygote, ZygoteGone
-from service.process.heard import Heard
-from service.process.task import Emit, Flavour, Lines, Task, send
-from service.process.unnamed import without_paths
+from relaxc.service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
+from relaxc.service.process.bounds import bounded
+from relaxc.service.process.failures import error_of_ending, with_context
+from relaxc.service.process.flavour_zygote import FlavourZygote, ZygoteGone
+from relaxc.service.process.heard import Heard
+from relaxc.service.process.task import Emit, Flavour, Lines, Task, send
+from relaxc.service.process.unnamed import without_paths
 
 __all__ = ["Cancellation", "Helper", "Pool"]
 

@@ -14,14 +14,14 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from service.config import settings
-from service.errors import RelaxcError
-from service.process.apart import fork_first, shared_processes
-from service.process.bubblewrap import go_behind
-from service.process.limits import become_subreaper, name_process
-from service.process.sandbox.confine import confine
-from service.process.sandbox.confinement import Confinement, Place
-from service.process.scrubbed import scrubbed_environment
+from relaxc.service.config import settings
+from relaxc.service.errors import RelaxcError
+from relaxc.service.process.apart import fork_first, shared_processes
+from relaxc.service.process.bubblewrap import go_behind
+from relaxc.service.process.limits import become_subreaper, name_process
+from relaxc.service.process.sandbox.confine import confine
+from relaxc.service.process.sandbox.confinement import Confinement, Place
+from relaxc.service.process.scrubbed import scrubbed_environment
 
 __all__ = ["Probe", "probe", "probed", "shared_here"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from service.process.limits import Limits, free_bytes, most_processes
-from service.process.tree import walk
+from relaxc.service.process.limits import Limits, free_bytes, most_processes
+from relaxc.service.process.tree import walk
 
 __all__ = ["CROWD", "FULL", "HEAVY", "OVER", "Quota", "memory_bytes"]
 

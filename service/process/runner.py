@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.process.pool import Cancellation
-from service.process.task import Emit, Flavour, Task
+from relaxc.service.process.pool import Cancellation
+from relaxc.service.process.task import Emit, Flavour, Task
 
 __all__ = ["Runner", "RunnerLost"]
 
 
 class Runner(Protocol):
-    """`service.process.pool.Pool`, or what does the same on other machines. Any thread may call it."""
+    """`relaxc.service.process.pool.Pool`, or what does the same on other machines. Any thread may call it."""
 
     groups: Path | None
 

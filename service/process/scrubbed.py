@@ -12,8 +12,8 @@ from pathlib import Path
 
 __all__ = ["NOT_FOR_JOBS", "bare_environment", "for_zygotes", "scrubbed_environment", "settings_of_jobs"]
 
-_HOME = Path(__file__).parents[2]
-"""The folder that has `service`."""
+_HOME = Path(__file__).parents[3]
+"""The folder that has the package `relaxc`."""
 
 _NAMES = frozenset(
     [
@@ -69,7 +69,7 @@ def bare_environment(outer: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def settings_of_jobs(outer: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the settings that a zygote has of `outer` (ours if None), as variables of the environment."""
-    from service.config import Settings, settings
+    from relaxc.service.config import Settings, settings
 
     outer = os.environ if outer is None else outer
     names = {f"RELAXC_{name.upper()}" for name in Settings.model_fields.keys() - NOT_FOR_JOBS}

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.process.limits import Limits
-from service.process.sandbox.confinement import Confinement
-from service.request import ModelFormat
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.request import ModelFormat
 
 __all__ = ["ASK", "MAX_LINE_BYTES", "Emit", "Flavour", "Lines", "Task", "finite", "send"]
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from service.errors import RelaxcError
-from service.process.task import Task
+from relaxc.service.errors import RelaxcError
+from relaxc.service.process.task import Task
 
 __all__ = ["unnamed", "without_paths"]
 
@@ -23,6 +23,7 @@ def unnamed(value: dict[str, Any], task: Task) -> dict[str, Any]:
         **{str(path): "MODEL" for path in task.confinement.reads},
         str(task.workdir): "JOB",
         str(Path(__file__).parents[2]): "RELAXC",
+        str(Path(__file__).resolve().parents[2]): "RELAXC",  # a checkout, where the package has links to its folders
         sys.prefix: "PYTHON",
         sys.base_prefix: "PYTHON",
     }

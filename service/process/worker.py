@@ -1,7 +1,7 @@
 """The zygote: has paid the imports once, and forks a fresh process for each job.
 
-`python -m service.process.worker --flavour onnx --control FD`. It does no work itself and starts no thread, which
-is what makes the fork safe (docs/decisions/010-zygote.md). It ends when the server's end of FD closes.
+`python -m relaxc.service.process.worker --flavour onnx --control FD`. It does no work itself and starts no thread,
+which is what makes the fork safe (docs/decisions/010-zygote.md). It ends when the server's end of FD closes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.process.apart import shared_processes
-from service.process.bubblewrap import BEHIND, go_behind
-from service.process.early import SETTINGS_FOLLOW
-from service.process.forks import Forks
-from service.process.guard import stand_guard
-from service.process.limits import become_subreaper, name_process
-from service.process.probe import Probe, shared_here
-from service.process.strays import end_strays
-from service.process.task import Flavour
-from service.process.tvm_import import quick_import
+from relaxc.service.process.apart import shared_processes
+from relaxc.service.process.bubblewrap import BEHIND, go_behind
+from relaxc.service.process.early import SETTINGS_FOLLOW
+from relaxc.service.process.forks import Forks
+from relaxc.service.process.guard import stand_guard
+from relaxc.service.process.limits import become_subreaper, name_process
+from relaxc.service.process.probe import Probe, shared_here
+from relaxc.service.process.strays import end_strays
+from relaxc.service.process.task import Flavour
+from relaxc.service.process.tvm_import import quick_import
 
 __all__ = ["import_libraries", "main", "preload"]
 
@@ -45,10 +45,17 @@ _LIBRARIES = {
         *("tvm", "tvm.relax", "tvm.relax.frontend.torch", "numpy.random"),
     ),
 }
-_OURS = ("schedules", "service.frontend", "service.passes", "service.lowering", "service.artifact", "service.runtime")
+_OURS = (
+    "relaxc.schedules",
+    "relaxc.service.frontend",
+    "relaxc.service.passes",
+    "relaxc.service.lowering",
+    "relaxc.service.artifact",
+    "relaxc.service.runtime",
+)
 _NOT_OURS = {
-    Flavour.ONNX: ("service.frontend.pt2",),
-    Flavour.PT2: ("service.frontend.onnx",),
+    Flavour.ONNX: ("relaxc.service.frontend.pt2",),
+    Flavour.PT2: ("relaxc.service.frontend.onnx",),
 }
 # Extras: without them the worker still runs, and the frontend says which one a model needs.
 _EXTRAS = frozenset({"onnx", "torch"})
@@ -79,9 +86,9 @@ def _import(names: Iterable[str]) -> None:
 def preload(flavour: Flavour) -> None:
     """Import and find out what a job of this flavour will need."""
     import_libraries(flavour)
-    _import(("service.compiler", "service.jobs.entries", *_our_modules(flavour)))
+    _import(("relaxc.service.compiler", "relaxc.service.jobs.entries", *_our_modules(flavour)))
     # It asks by a child, and in a job's sandbox only the job itself may start CUDA.
-    importlib.import_module("service.machine").gpu()
+    importlib.import_module("relaxc.service.machine").gpu()
 
 
 def _our_modules(flavour: Flavour) -> Iterator[str]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from service.process.tree import remove_tree
+from relaxc.service.process.tree import remove_tree
 
 __all__ = ["Workspace"]
 

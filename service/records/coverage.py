@@ -118,7 +118,7 @@ def estimated_cycles(flops: float, size_bytes: float, target: Any) -> float:
     """
     if str(target.kind.name) == "cuda":
         return max(flops / _GPU_FLOPS_PER_BYTE, size_bytes)
-    from schedules.hardware import cpu_of
+    from relaxc.schedules.hardware import cpu_of
 
     cpu = cpu_of(target)
     compute = flops / (2 * cpu.fma_per_cycle * cpu.lanes(32))

@@ -24,9 +24,9 @@ from typing import Any
 
 import filelock
 
-from service.errors import InvalidRecords, StoreUnwritable
-from service.input_files import is_special
-from service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.errors import InvalidRecords, StoreUnwritable
+from relaxc.service.input_files import is_special
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
 
 __all__ = ["SUFFIX", "append", "parse", "read", "record_of", "remove", "torn_copy"]
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
-from service import machine
-from service.request import TargetSpec, canonical_json
+from relaxc.service import machine
+from relaxc.service.request import TargetSpec, canonical_json
 
 __all__ = ["Record", "RecordKey", "RecordSet", "RecordTarget", "Workload"]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.config import settings
-from service.records.files import read
-from service.records.record import Record, RecordSet, RecordTarget, Workload
-from service.request import CompileOptions, TargetSpec
+from relaxc.service.config import settings
+from relaxc.service.records.files import read
+from relaxc.service.records.record import Record, RecordSet, RecordTarget, Workload
+from relaxc.service.request import CompileOptions, TargetSpec
 
 __all__ = ["SHIPPED", "RecordsInForce", "joined", "places", "records_digest", "records_for"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from service.records.record import Record, RecordSet, Workload
+from relaxc.service.records.record import Record, RecordSet, Workload
 
 __all__ = ["current_versions", "stale"]
 
@@ -14,8 +14,8 @@ Versions = Mapping[str, Mapping[str, int]]
 
 def current_versions() -> Versions:
     """Those of this relaxc. Imports tvm."""
-    from schedules import cpu, cuda
-    from schedules.metaschedule.traces import METASCHEDULE
+    from relaxc.schedules import cpu, cuda
+    from relaxc.schedules.metaschedule.traces import METASCHEDULE
 
     versions = {
         kind: {rule.name: rule.version for rule in rules} for kind, rules in (("llvm", cpu.RULES), ("cuda", cuda.RULES))

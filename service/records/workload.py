@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Any
 
-from service.records.record import Workload
+from relaxc.service.records.record import Workload
 
 __all__ = ["describe", "workload_of"]
 
@@ -22,7 +22,7 @@ def workload_of(func: Any) -> str:
     """
     import tvm_ffi
 
-    from schedules.ir.blocks import block_realizes
+    from relaxc.schedules.ir.blocks import block_realizes
 
     for name in _NOT_OF_THE_KERNEL:
         if func.attrs is not None and name in func.attrs:
@@ -39,7 +39,7 @@ def describe(func: Any) -> Workload:
     """
     from tvm import tirx
 
-    from schedules.plan import plan_of
+    from relaxc.schedules.plan import plan_of
 
     plan = plan_of(func)
     if plan is not None:
@@ -53,7 +53,7 @@ def _shapes(buffers: list[Any]) -> str:
     """`128x768 768x3072 128x3072`: a word a buffer, `scalar` for one without dims, symbolic sizes as a, b, …"""
     from tvm import tirx
 
-    from schedules.ir import tir
+    from relaxc.schedules.ir import tir
 
     names: dict[str, str] = {}
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.runtime.loading import load
-    from service.runtime.session import Session
+    from relaxc.service.runtime.loading import load
+    from relaxc.service.runtime.session import Session
 
 __all__ = ["Session", "load"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'service.runtime' has no attribute {name!r}")
-    from service.runtime import loading, session
+        raise AttributeError(f"module 'relaxc.service.runtime' has no attribute {name!r}")
+    from relaxc.service.runtime import loading, session
 
     return getattr(loading if name == "load" else session, name)

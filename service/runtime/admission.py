@@ -10,11 +10,11 @@ from typing import Protocol
 
 import tvm_ffi
 
-from service import machine
-from service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
-from service.request import TargetSpec
-from service.runtime.cuda import load_runtime
-from service.tvm_libraries import runtime_version
+from relaxc.service import machine
+from relaxc.service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
+from relaxc.service.request import TargetSpec
+from relaxc.service.runtime.cuda import load_runtime
+from relaxc.service.tvm_libraries import runtime_version
 
 __all__ = ["Requirements", "check_digest", "check_machine", "device_of"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.errors import InputName, InputType
-from service.signature import Signature
+from relaxc.service.errors import InputName, InputType
+from relaxc.service.signature import Signature
 
 __all__ = ["by_name"]
 

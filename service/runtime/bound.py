@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tvm_ffi
 
-from service.errors import InputName, InputShape, InputType
-from service.runtime.arguments import by_name
-from service.runtime.replay import Replay
-from service.runtime.tensors import Array, Copies, aligned_copy, is_negated, numpy_dtype, numpy_view, on_host
-from service.runtime.tvm_runtime import CPU, copied_to
-from service.signature import TensorSpec
+from relaxc.service.errors import InputName, InputShape, InputType
+from relaxc.service.runtime.arguments import by_name
+from relaxc.service.runtime.replay import Replay
+from relaxc.service.runtime.tensors import Array, Copies, aligned_copy, is_negated, numpy_dtype, numpy_view, on_host
+from relaxc.service.runtime.tvm_runtime import CPU, copied_to
+from relaxc.service.signature import TensorSpec
 
 if TYPE_CHECKING:
-    from service.runtime.session import Session
+    from relaxc.service.runtime.session import Session
 
 __all__ = ["Bound", "bound"]
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import tvm_ffi
 
-from service.runtime.cuda import cuda_runtime
-from service.runtime.cuda_graph import CudaRuntime
-from service.runtime.session import Session
-from service.runtime.tvm_runtime import wait
+from relaxc.service.runtime.cuda import cuda_runtime
+from relaxc.service.runtime.cuda_graph import CudaRuntime
+from relaxc.service.runtime.session import Session
+from relaxc.service.runtime.tvm_runtime import wait
 
 __all__ = ["Clock", "DeviceClock", "Event", "HostClock"]
 

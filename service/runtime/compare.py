@@ -6,9 +6,9 @@ tensor of small values as strictly as one of large ones. An output passes when i
 tolerance, and its direction, the cosine with the reference, within the bound beside it: that finds errors that are
 small in every element and large in all.
 
-Integers and bools must be equal, but where the caller says that rounding decides (`service.runtime.ties`). Outputs of a
-quantized model, or of one in 16 bits, may be off by what the reference itself moves (`service.runtime.moved`), and no
-further; those of a quantized one are held against the middle of the reference's runs (`service.runtime.scatter`).
+Integers and bools must be equal, but where the caller says that rounding decides (`runtime.ties`). Outputs of a
+quantized model, or of one in 16 bits, may be off by what the reference itself moves (`runtime.moved`), and no
+further; those of a quantized one are held against the middle of the reference's runs (`runtime.scatter`).
 NaN and infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
 """
 
@@ -22,10 +22,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from service.request import Precision
-from service.runtime.measure import Measured, measure
-from service.runtime.scatter import Scatter
-from service.runtime.tolerances import (
+from relaxc.service.request import Precision
+from relaxc.service.runtime.measure import Measured, measure
+from relaxc.service.runtime.scatter import Scatter
+from relaxc.service.runtime.tolerances import (
     LEAST_COSINE,
     MOST_SHARE,
     MOVED_MARGIN,
@@ -33,8 +33,8 @@ from service.runtime.tolerances import (
     Moved,
     Tolerance,
 )
-from service.runtime.verification import OutputReport, Verification
-from service.signature import Signature, TensorSpec
+from relaxc.service.runtime.verification import OutputReport, Verification
+from relaxc.service.signature import Signature, TensorSpec
 
 __all__ = ["compare", "judging_dtypes"]
 

@@ -7,9 +7,9 @@ import importlib.util
 from functools import lru_cache
 from pathlib import Path
 
-from service.errors import MachineMismatch
-from service.runtime.tvm_runtime import load_libraries
-from service.tvm_libraries import CUDA, runtime_folder
+from relaxc.service.errors import MachineMismatch
+from relaxc.service.runtime.tvm_runtime import load_libraries
+from relaxc.service.tvm_libraries import CUDA, runtime_folder
 
 __all__ = ["cuda_runtime", "load_runtime", "require_memory"]
 

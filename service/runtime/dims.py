@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from service.errors import ArtifactCorrupt, InputShape
-from service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds, Signature
+from relaxc.service.errors import ArtifactCorrupt, InputShape
+from relaxc.service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds, Signature
 
 __all__ = ["bind", "evaluate", "holds", "names_in", "shape_of", "sides"]
 

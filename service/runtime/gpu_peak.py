@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from service.runtime.peak import Level, Peak, levels_of
+from relaxc.service.runtime.peak import Level, Peak, levels_of
 
 __all__ = ["GpuPeak"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import InputName, InputShape
-from service.runtime.dims import shape_of
-from service.runtime.sizes import choose_sizes
-from service.runtime.tensors import Array, numpy_dtype
-from service.signature import Signature, TensorSpec
+from relaxc.service.errors import InputName, InputShape
+from relaxc.service.runtime.dims import shape_of
+from relaxc.service.runtime.sizes import choose_sizes
+from relaxc.service.runtime.tensors import Array, numpy_dtype
+from relaxc.service.signature import Signature, TensorSpec
 
 __all__ = ["Draw", "drawn", "random_inputs"]
 

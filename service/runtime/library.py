@@ -10,11 +10,11 @@ from typing import Any
 
 import tvm_ffi
 
-from service import machine
-from service.config import settings
-from service.errors import ArtifactCorrupt, InvalidOption
-from service.request import TargetSpec, is_utf8
-from service.runtime.tvm_runtime import function, load_libraries
+from relaxc.service import machine
+from relaxc.service.config import settings
+from relaxc.service.errors import ArtifactCorrupt, InvalidOption
+from relaxc.service.request import TargetSpec, is_utf8
+from relaxc.service.runtime.tvm_runtime import function, load_libraries
 
 __all__ = ["chosen", "first_line", "load_library"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import tvm_ffi
 
-from service.artifact.manifest import Manifest, check_code, code_extent, weights_extent
-from service.runtime.admission import check_digest, check_machine, device_of
-from service.runtime.cuda import require_memory
-from service.runtime.library import chosen, load_library
-from service.runtime.session import Session
-from service.runtime.weights import map_weights, uploaded
+from relaxc.service.artifact.manifest import Manifest, check_code, code_extent, weights_extent
+from relaxc.service.runtime.admission import check_digest, check_machine, device_of
+from relaxc.service.runtime.cuda import require_memory
+from relaxc.service.runtime.library import chosen, load_library
+from relaxc.service.runtime.session import Session
+from relaxc.service.runtime.weights import map_weights, uploaded
 
 __all__ = ["load"]
 

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.measure import measure
-from service.runtime.scatter import Scatter, scatter_of
-from service.runtime.tolerances import TOLERANCES, Moved
+from relaxc.service.runtime.measure import measure
+from relaxc.service.runtime.scatter import Scatter, scatter_of
+from relaxc.service.runtime.tolerances import TOLERANCES, Moved
 
 __all__ = [
     "FIRST_RUNS",

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import tvm
 
-from service import machine
-from service.config import settings
-from service.request import TargetSpec
-from service.runtime import probes
-from service.runtime.threads import default_threads, use_threads
+from relaxc.service import machine
+from relaxc.service.config import settings
+from relaxc.service.request import TargetSpec
+from relaxc.service.runtime import probes
+from relaxc.service.runtime.threads import default_threads, use_threads
 
 __all__ = ["Level", "Peak", "Progress", "instructions", "levels_of", "measure", "peak", "vectors"]
 

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from service.errors import ArtifactCorrupt
-from service.runtime.clocks import Clock, DeviceClock, Event, HostClock
-from service.runtime.dims import evaluate
-from service.runtime.gpu_peak import GpuPeak
-from service.runtime.peak import Peak, peak
-from service.runtime.roofline import limit_of
-from service.runtime.session import Session
+from relaxc.service.errors import ArtifactCorrupt
+from relaxc.service.runtime.clocks import Clock, DeviceClock, Event, HostClock
+from relaxc.service.runtime.dims import evaluate
+from relaxc.service.runtime.gpu_peak import GpuPeak
+from relaxc.service.runtime.peak import Peak, peak
+from relaxc.service.runtime.roofline import limit_of
+from relaxc.service.runtime.session import Session
 
 __all__ = ["FunctionRow", "ProfileReport", "profile"]
 

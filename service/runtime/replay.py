@@ -11,12 +11,12 @@ from typing import Any
 
 import tvm_ffi
 
-from service.errors import ArtifactCorrupt, ArtifactError
-from service.request import TargetSpec
-from service.runtime.dims import evaluate
-from service.runtime.library import first_line
-from service.runtime.tensors import Array, Extent, extent, is_fit, numpy_view, wrap_numpy
-from service.runtime.threads import call
+from relaxc.service.errors import ArtifactCorrupt, ArtifactError
+from relaxc.service.request import TargetSpec
+from relaxc.service.runtime.dims import evaluate
+from relaxc.service.runtime.library import first_line
+from relaxc.service.runtime.tensors import Array, Extent, extent, is_fit, numpy_view, wrap_numpy
+from relaxc.service.runtime.threads import call
 
 __all__ = ["FAILURES", "Instrument", "Recorder", "Replay", "Work", "fits"]
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import tvm_ffi
 
-from service.runtime.replay import Replay
-from service.runtime.tensors import Array
-from service.signature import Signature
+from relaxc.service.runtime.replay import Replay
+from relaxc.service.runtime.tensors import Array
+from relaxc.service.signature import Signature
 
 __all__ = ["Replays", "Shapes"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.runtime.peak import Level, Peak
+from relaxc.service.runtime.peak import Level, Peak
 
 __all__ = ["Far", "Limit", "limit_of"]
 

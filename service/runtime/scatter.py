@@ -3,7 +3,7 @@
 A value on a rounding boundary falls a step to either side, and a deep network carries that to all of its outputs: each
 right build, ONNX Runtime's too, is one draw of many. Two of them are sqrt(2) times as far from each other as both are
 from the middle of all, and may be further apart than from the network that is not rounded. So a build is held against
-the middle of the reference and its moved runs (`service.runtime.moved`), and it may be as far from that as each of
+the middle of the reference and its moved runs (`runtime.moved`), and it may be as far from that as each of
 these is from the middle of the others; likewise as far from what is not rounded as they are.
 
 A mean of n draws is itself off by 1/n of their variance, so distances from it are over sqrt(1 + 1/n) here.
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.measure import FLOOR, ordinary
-from service.runtime.tolerances import DEVIATIONS, FAR_MARGIN, FEW, LONE_MARGIN, MOVED_MARGIN
+from relaxc.service.runtime.measure import FLOOR, ordinary
+from relaxc.service.runtime.tolerances import DEVIATIONS, FAR_MARGIN, FEW, LONE_MARGIN, MOVED_MARGIN
 
 __all__ = ["Scatter", "from_the_others", "from_the_rest", "scatter_of"]
 

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from service.artifact.manifest import Manifest
-from service.errors import (
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import (
     ArtifactCorrupt,
     ArtifactError,
     InputType,
     InvalidOption,
 )
-from service.runtime.admission import check_machine, device_of
-from service.runtime.arguments import by_name
-from service.runtime.bound import Bound, bound
-from service.runtime.dims import bind, names_in, sides
-from service.runtime.library import first_line, load_library
-from service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
-from service.runtime.replays import Replays, Shapes
-from service.runtime.tensors import (
+from relaxc.service.runtime.admission import check_machine, device_of
+from relaxc.service.runtime.arguments import by_name
+from relaxc.service.runtime.bound import Bound, bound
+from relaxc.service.runtime.dims import bind, names_in, sides
+from relaxc.service.runtime.library import first_line, load_library
+from relaxc.service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
+from relaxc.service.runtime.replays import Replays, Shapes
+from relaxc.service.runtime.tensors import (
     ALIGN,
     Array,
     Copies,
@@ -38,10 +38,10 @@ from service.runtime.tensors import (
     owned_tensors,
     wrap_numpy,
 )
-from service.runtime.threads import call, checked_threads, default_threads
-from service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
-from service.runtime.weights import DeviceWeights
-from service.signature import Signature
+from relaxc.service.runtime.threads import call, checked_threads, default_threads
+from relaxc.service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
+from relaxc.service.runtime.weights import DeviceWeights
+from relaxc.service.signature import Signature
 
 __all__ = ["Bound", "Session"]
 

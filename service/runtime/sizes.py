@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import combinations_with_replacement, islice
 
-from service.errors import InvalidShape
-from service.runtime.dims import evaluate, holds, names_in, sides
-from service.signature import Dim, DimBounds, Signature
+from relaxc.service.errors import InvalidShape
+from relaxc.service.runtime.dims import evaluate, holds, names_in, sides
+from relaxc.service.signature import Dim, DimBounds, Signature
 
 __all__ = ["choose_sizes"]
 

@@ -2,9 +2,9 @@
 
 Two right builds of a quantized network differ by what rounding scatters, and a root mean square over a whole output has
 room for a channel that is zero. What scatters takes no side, is in no proportion to the values, and is as large in our
-run as in the moved runs of the reference (`service.runtime.moved`), with which ours may be exchanged. So three figures
+run as in the moved runs of the reference (`runtime.moved`), with which ours may be exchanged. So three figures
 of each slice along each axis, and of the whole, are held against those of the moved runs, over all draws together. An
-error is what a build is off from the middle of the others (`service.runtime.scatter`):
+error is what a build is off from the middle of the others (`runtime.scatter`):
 
 - `noise`: the root mean square of the errors;
 - `bias`: their mean, which an offset has, or a wrong zero point, or truncation in place of rounding;
@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.measure import ordinary
-from service.runtime.scatter import from_the_others, from_the_rest
-from service.runtime.tolerances import DEVIATIONS, FEW, MOVED_MARGIN, TOLERANCES
+from relaxc.service.runtime.measure import ordinary
+from relaxc.service.runtime.scatter import from_the_others, from_the_rest
+from relaxc.service.runtime.tolerances import DEVIATIONS, FEW, MOVED_MARGIN, TOLERANCES
 
 __all__ = ["Slices"]
 

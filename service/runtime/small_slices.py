@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.measure import ordinary
-from service.runtime.tolerances import MOVED_MARGIN
+from relaxc.service.runtime.measure import ordinary
+from relaxc.service.runtime.tolerances import MOVED_MARGIN
 
 __all__ = ["SHARE", "SmallSlices"]
 

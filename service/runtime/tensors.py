@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from service.errors import InputType
-from service.runtime.tvm_runtime import CPU, copied_to, empty, viewed
+from relaxc.service.errors import InputType
+from relaxc.service.runtime.tvm_runtime import CPU, copied_to, empty, viewed
 
 __all__ = [
     "ALIGN",

@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from numbers import Integral
 from typing import Any, TypeVar
 
-from service import machine
-from service.config import settings
-from service.errors import InvalidOption
-from service.processor import MOST_THREADS
-from service.runtime.tvm_runtime import function
+from relaxc.service import machine
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption
+from relaxc.service.processor import MOST_THREADS
+from relaxc.service.runtime.tvm_runtime import function
 
 __all__ = ["call", "checked_threads", "default_threads", "use_threads"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.tolerances import TOLERANCES
+from relaxc.service.runtime.tolerances import TOLERANCES
 
 __all__ = ["MOST_TIES", "ties_of"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm_ffi
 
-from service.tvm_libraries import EXTRA, RUNTIME, runtime_folder
+from relaxc.service.tvm_libraries import EXTRA, RUNTIME, runtime_folder
 
 __all__ = ["CPU", "VirtualMachine", "copied_to", "copy", "empty", "function", "load_libraries", "viewed", "wait"]
 

@@ -52,7 +52,7 @@ class OutputReport:
     """What roundings may cause, propagated: no more than the reference's own distance from the model whose activations
     are not rounded."""
     slice_error: float | None = None
-    """The largest figure of a slice, such as a channel, over its bound (`service.runtime.slices`), where one is judged:
+    """The largest figure of a slice, such as a channel, over its bound (`runtime.slices`), where one is judged:
     over 1 it is wrong."""
     second_opinion: dict[str, float | None] | None = None
     """Scaled errors, where the reference disagreed with itself without its own rewrites, which judges then: ours beside

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import InputShape, ModelError, VerificationFailed
-from service.request import CompileOptions
-from service.rounding import Rounding
-from service.runtime.compare import compare, judging_dtypes
-from service.runtime.dims import bind
-from service.runtime.inputs import Draw, drawn
-from service.runtime.moved import MORE, RUNS, Run, moved_outputs, scattered_outputs
-from service.runtime.session import Session
-from service.runtime.slices import Slices
-from service.runtime.small_slices import SHARE, SmallSlices
-from service.runtime.ties import ties_of
-from service.runtime.tolerances import LEAST_COSINE, LOW, TOLERANCES, Moved
-from service.runtime.verification import Verification
-from service.signature import Signature
+from relaxc.service.errors import InputShape, ModelError, VerificationFailed
+from relaxc.service.request import CompileOptions
+from relaxc.service.rounding import Rounding
+from relaxc.service.runtime.compare import compare, judging_dtypes
+from relaxc.service.runtime.dims import bind
+from relaxc.service.runtime.inputs import Draw, drawn
+from relaxc.service.runtime.moved import MORE, RUNS, Run, moved_outputs, scattered_outputs
+from relaxc.service.runtime.session import Session
+from relaxc.service.runtime.slices import Slices
+from relaxc.service.runtime.small_slices import SHARE, SmallSlices
+from relaxc.service.runtime.ties import ties_of
+from relaxc.service.runtime.tolerances import LEAST_COSINE, LOW, TOLERANCES, Moved
+from relaxc.service.runtime.verification import Verification
+from relaxc.service.signature import Signature
 
 __all__ = ["References", "verify"]
 

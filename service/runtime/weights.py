@@ -14,10 +14,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 import tvm_ffi
 
-from service.errors import ArtifactCorrupt
-from service.runtime.tensors import ALIGN, aligned_copy, extent, item_bytes, shaped, wrap_numpy
-from service.runtime.tvm_runtime import copied_to
-from service.signature import TensorSpec
+from relaxc.service.errors import ArtifactCorrupt
+from relaxc.service.runtime.tensors import ALIGN, aligned_copy, extent, item_bytes, shaped, wrap_numpy
+from relaxc.service.runtime.tvm_runtime import copied_to
+from relaxc.service.signature import TensorSpec
 
 __all__ = ["DeviceWeights", "map_weights", "uploaded"]
 

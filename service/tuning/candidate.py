@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from service.request import TargetSpec
-from service.tuning.measure import builder_worker, far_builders
+from relaxc.service.request import TargetSpec
+from relaxc.service.tuning.measure import builder_worker, far_builders
 
 __all__ = ["build"]
 

@@ -21,7 +21,7 @@ Steps = Sequence[tuple[float, float]]
 
 
 def curve_svg(summary: Mapping[str, Any], title: str) -> str:
-    """Return the picture of what `service.tuning.summary.summarize` tells."""
+    """Return the picture of what `relaxc.service.tuning.summary.summarize` tells."""
     tasks = sorted(
         (row for row in summary["tasks"] if row["curve"]), key=lambda row: -(row["untuned_s"] or 0.0) * row["weight"]
     )

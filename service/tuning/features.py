@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from service.tuning.space import Key, Space
+from relaxc.service.tuning.space import Key, Space
 
 __all__ = ["features"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from service.records.record import Record, RecordSet, RecordTarget
-from service.tuning.task import CANDIDATE, How, Task
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.tuning.task import CANDIDATE, How, Task
 
 __all__ = ["MOST_CANDIDATES", "beginning_with", "generic", "recorded", "seeded", "standing"]
 
@@ -18,7 +18,7 @@ _SEEDS = (1 << 31) - 2
 
 def generic(task: Task, untuned: How) -> Task:
     """Return the task as one of the generic space, whose traces are not drawn yet. Imports tvm."""
-    from schedules.metaschedule.traces import METASCHEDULE
+    from relaxc.schedules.metaschedule.traces import METASCHEDULE
 
     space = {CANDIDATE: tuple(range(MOST_CANDIDATES + 1))}
     rule, version = METASCHEDULE.name, METASCHEDULE.version
@@ -32,7 +32,7 @@ def seeded(task: Task, target: Any, seed: int) -> Task:
     """
     if task.untuned is None:
         return task
-    from schedules.metaschedule.traces import sample
+    from relaxc.schedules.metaschedule.traces import sample
 
     # Which other tasks there are changes nothing.
     own = 1 + (int(task.workload, 16) + seed) % _SEEDS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf, log2
 
-from service.records.record import Record, RecordSet, RecordTarget
-from service.tuning.plan import AT_ROOFLINE, ENOUGH_TRIALS
-from service.tuning.task import Task
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.tuning.plan import AT_ROOFLINE, ENOUGH_TRIALS
+from relaxc.service.tuning.task import Task
 
 __all__ = ["is_finished", "nearest", "standing"]
 

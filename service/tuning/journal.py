@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from service.errors import StoreUnwritable
-from service.tuning.measure.outcome import Outcome
-from service.tuning.task import Task
+from relaxc.service.errors import StoreUnwritable
+from relaxc.service.tuning.measure.outcome import Outcome
+from relaxc.service.tuning.task import Task
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["Journal", "name_of"]
 

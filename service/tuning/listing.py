@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedules.hardware import gpu_of
-from service.lowering.target import to_tvm
-from service.runtime.peak import Peak
-from service.runtime.roofline import Far, limit_of
-from service.tuning.task import Task
-from service.tuning.tasks import FoundTasks
+from relaxc.schedules.hardware import gpu_of
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.runtime.peak import Peak
+from relaxc.service.runtime.roofline import Far, limit_of
+from relaxc.service.tuning.task import Task
+from relaxc.service.tuning.tasks import FoundTasks
 
 __all__ = ["limit_s", "listed"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from service.errors import InvalidOption
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["TuneOptions", "select"]
 

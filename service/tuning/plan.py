@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from service.tuning.search import Search
+from relaxc.service.tuning.search import Search
 
 __all__ = ["AT_ROOFLINE", "ENOUGH_TRIALS", "LEAST_BATCH", "Budget", "Plan", "Progress"]
 

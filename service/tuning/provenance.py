@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from service.records.record import Record, RecordTarget
+from relaxc.service.records.record import Record, RecordTarget
 
 if TYPE_CHECKING:
-    from service.tuning.run import Candidate
+    from relaxc.service.tuning.run import Candidate
 
 __all__ = ["Provenance", "versions"]
 

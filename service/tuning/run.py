@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from service.tuning.journal import Journal
-from service.tuning.measure.outcome import Noise, Outcome
-from service.tuning.plan import Budget, Plan, Progress
-from service.tuning.search import Search
-from service.tuning.task import Task
-from service.tuning.verdict import Verdict, judge
+from relaxc.service.tuning.journal import Journal
+from relaxc.service.tuning.measure.outcome import Noise, Outcome
+from relaxc.service.tuning.plan import Budget, Plan, Progress
+from relaxc.service.tuning.search import Search
+from relaxc.service.tuning.task import Task
+from relaxc.service.tuning.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["Candidate", "Measure", "Start", "TuningRun"]
 
@@ -28,7 +28,7 @@ _NOTABLE = 0.02
 
 
 class Measure(Protocol):
-    """What a run needs of `service.tuning.measure.Measurer`."""
+    """What a run needs of `relaxc.service.tuning.measure.Measurer`."""
 
     @property
     def noise(self) -> Noise:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from service.tuning.cost_model import CostModel
-from service.tuning.features import features
-from service.tuning.space import Key, Space
+from relaxc.service.tuning.cost_model import CostModel
+from relaxc.service.tuning.features import features
+from relaxc.service.tuning.space import Key, Space
 
 __all__ = ["Search"]
 

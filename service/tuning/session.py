@@ -13,29 +13,29 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from service import machine
-from service.config import settings
-from service.lowering.target import to_tvm
-from service.process.line import Line
-from service.records.files import append, read, record_of, remove
-from service.records.record import Record, RecordSet, RecordTarget
-from service.request import CompileRequest, TargetSpec, canonical_json
-from service.runtime.peak import Peak
-from service.tuning import generic
-from service.tuning.curve import curve_svg
-from service.tuning.hints import is_finished, nearest, standing
-from service.tuning.journal import Journal, name_of
-from service.tuning.listing import limit_s
-from service.tuning.measure.measurer import Measurer
-from service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, RpcOptions
-from service.tuning.options import TuneOptions, select
-from service.tuning.plan import LEAST_BATCH, Budget
-from service.tuning.provenance import Provenance, versions
-from service.tuning.run import Candidate, Start, TuningRun
-from service.tuning.summary import summarize
-from service.tuning.task import Task
-from service.tuning.tasks import FoundTasks
-from service.tuning.told import ELAPSED, KNOWN, RECORD, STRUCK, Told, read_lines
+from relaxc.service import machine
+from relaxc.service.config import settings
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.process.line import Line
+from relaxc.service.records.files import append, read, record_of, remove
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.request import CompileRequest, TargetSpec, canonical_json
+from relaxc.service.runtime.peak import Peak
+from relaxc.service.tuning import generic
+from relaxc.service.tuning.curve import curve_svg
+from relaxc.service.tuning.hints import is_finished, nearest, standing
+from relaxc.service.tuning.journal import Journal, name_of
+from relaxc.service.tuning.listing import limit_s
+from relaxc.service.tuning.measure.measurer import Measurer
+from relaxc.service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, RpcOptions
+from relaxc.service.tuning.options import TuneOptions, select
+from relaxc.service.tuning.plan import LEAST_BATCH, Budget
+from relaxc.service.tuning.provenance import Provenance, versions
+from relaxc.service.tuning.run import Candidate, Start, TuningRun
+from relaxc.service.tuning.summary import summarize
+from relaxc.service.tuning.task import Task
+from relaxc.service.tuning.tasks import FoundTasks
+from relaxc.service.tuning.told import ELAPSED, KNOWN, RECORD, STRUCK, Told, read_lines
 
 __all__ = ["Session"]
 

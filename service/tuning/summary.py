@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from service.tuning.run import Candidate
+from relaxc.service.tuning.run import Candidate
 
 __all__ = ["row_of", "summarize"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from service.request import TargetSpec
+from relaxc.service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from schedules.template import Choices, Parameters
+    from relaxc.schedules.template import Choices, Parameters
 
 __all__ = ["CANDIDATE", "TEMPLATE", "How", "Named", "Task"]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from service.records.coverage import estimated_cycles
-from service.request import TargetSpec
-from service.tuning.generic import generic
-from service.tuning.task import TEMPLATE, How, Named, Task
+from relaxc.service.records.coverage import estimated_cycles
+from relaxc.service.request import TargetSpec
+from relaxc.service.tuning.generic import generic
+from relaxc.service.tuning.task import TEMPLATE, How, Named, Task
 
 if TYPE_CHECKING:
-    from schedules.plan import Plan
-    from schedules.template import Parameters
+    from relaxc.schedules.plan import Plan
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["FoundTasks", "Sizes", "Untunable", "tasks_of"]
 
@@ -105,8 +105,8 @@ def _planned(task: Task, plan: Plan, unfused: Any, target: Any) -> Task:
     """The task over all plans of its operator; as it was where its kernel cannot be emitted anew."""
     import tvm
 
-    from schedules.cpu import planning, regroup
-    from schedules.hardware import cpu_of
+    from relaxc.schedules.cpu import planning, regroup
+    from relaxc.schedules.hardware import cpu_of
 
     group = regroup.group_of(unfused, task.name)
     if group is None:
@@ -134,8 +134,8 @@ def _parameters(plans: Sequence[Plan], template: str) -> tuple[str, ...]:
 
 def _operand_bytes(func: Any, positions: Sequence[int]) -> int:
     """The bytes of the buffers at these positions, whose sizes are known."""
-    from schedules.ir import tir
-    from schedules.ir.dtypes import dtype_bits
+    from relaxc.schedules.ir import tir
+    from relaxc.schedules.ir.dtypes import dtype_bits
 
     operands = [func.params[position] for position in positions]
     return sum(prod(tir.as_int(size) or 0 for size in o.shape) * dtype_bits(str(o.dtype)) // 8 for o in operands)
@@ -170,8 +170,8 @@ def _task(
     """The task of one row, or why there is none."""
     import tvm
 
-    from schedules.planned import searched
-    from schedules.template import Declined, Points
+    from relaxc.schedules.planned import searched
+    from relaxc.schedules.template import Declined, Points
 
     rule = rules.get(row["rule"])
     if rule is None:
@@ -209,7 +209,7 @@ def _others(rule: Any, func: Any, target: Any, rules: Mapping[str, Any]) -> dict
 
     Those of an older architecture's instructions are left out beside one of a newer: they multiply at half the rate.
     """
-    from schedules.template import Declined, Distinct
+    from relaxc.schedules.template import Declined, Distinct
 
     if getattr(rule, "alone", False):
         return {}

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, get_args
 
-from service.records.files import record_of
-from service.records.record import RecordSet
-from service.tuning.measure.outcome import Kind, Outcome
+from relaxc.service.records.files import record_of
+from relaxc.service.records.record import RecordSet
+from relaxc.service.tuning.measure.outcome import Kind, Outcome
 
 __all__ = ["ELAPSED", "KNOWN", "RECORD", "STRUCK", "TRIAL", "Told", "lines_of", "read_lines", "records_of"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import hypot
 from typing import TYPE_CHECKING
 
-from service.tuning.measure.outcome import Outcome
+from relaxc.service.tuning.measure.outcome import Outcome
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["Verdict", "judge"]
 

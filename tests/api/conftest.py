@@ -18,7 +18,7 @@ from tests.jobs.light_worker import BY_SEED
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
-COMPILE = "service.jobs.entries:compile_model"
+COMPILE = "relaxc.service.jobs.entries:compile_model"
 
 
 class RunningServer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from service.jobs.entries import compile_model
-from service.process.task import Emit
+from relaxc.service.jobs.entries import compile_model
+from relaxc.service.process.task import Emit
 from tests.jobs import entries
 
 SLEEP, MADE, LOUD = 2, 3, 4

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from service.api.server import run
-from service.jobs.backend import Backend
-from service.jobs.objects import intake
-from service.jobs.once import COMPILE_ENTRY
-from service.process import flavour_zygote
-from service.process.task import Flavour
+from relaxc.service.api.server import run
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.objects import intake
+from relaxc.service.jobs.once import COMPILE_ENTRY
+from relaxc.service.process import flavour_zygote
+from relaxc.service.process.task import Flavour
 from tests.jobs.light_worker import BY_SEED, light_zygote
 
 

@@ -10,11 +10,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.api.app import create_app
-from service.api.problems import problem
-from service.errors import ServerDied, ServiceError, by_code
-from service.jobs.backend import Backend
-from service.jobs.queue import submission
+from relaxc.service.api.app import create_app
+from relaxc.service.api.problems import problem
+from relaxc.service.errors import ServerDied, ServiceError, by_code
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.queue import submission
 from tests.api.conftest import RunningServer
 from tests.api.test_compile import problem_of
 

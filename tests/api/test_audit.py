@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.api import audit as module
-from service.api.audit import AuditLog
-from service.errors import ServiceError
-from service.jobs.database import audit
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import AuditRow
-from service.jobs.database.tables import audit_log
+from relaxc.service.api import audit as module
+from relaxc.service.api.audit import AuditLog
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import AuditRow
+from relaxc.service.jobs.database.tables import audit_log
 from tests.waiting import PATIENCE_S
 
 

@@ -14,11 +14,11 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from service.api.auth import Anonymous, Gate
-from service.errors import Forbidden, RateLimited, Unauthorized
-from service.jobs.database import audit
-from service.jobs.database.engine import Database
-from service.jobs.objects.keys import Keys
+from relaxc.service.api.auth import Anonymous, Gate
+from relaxc.service.errors import Forbidden, RateLimited, Unauthorized
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.keys import Keys
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
 from tests.waiting import PATIENCE_S

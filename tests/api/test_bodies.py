@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.api.bodies import JSON_MAX_BYTES
+from relaxc.service.api.bodies import JSON_MAX_BYTES
 from tests.api.conftest import RunningServer
 from tests.api.test_compile import problem_of
 from tests.drills.hostile_server import Memory

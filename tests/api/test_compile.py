@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from service.jobs.once import COMPILE_ENTRY
+from relaxc.service.jobs.once import COMPILE_ENTRY
 from tests.api.conftest import RunningServer, make_onnx
 from tests.jobs.entries import seed_of
 from tests.processes import name_of
@@ -238,7 +238,7 @@ def test_the_api_process_has_no_framework(start: Callable[..., RunningServer], o
 
 def test_importing_the_application_loads_no_framework() -> None:
     code = (
-        "import sys, service.api.server\n"
+        "import sys, relaxc.service.api.server\n"
         "sys.exit(' '.join({'tvm', 'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)) or None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -246,8 +246,8 @@ def test_importing_the_application_loads_no_framework() -> None:
 
 
 def test_port_in_use_is_said(tmp_path: Path) -> None:
-    from service.api import serve
-    from service.errors import InvalidOption
+    from relaxc.service.api import serve
+    from relaxc.service.errors import InvalidOption
 
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InvalidOption, match="cannot listen"):
         serve("127.0.0.1", taken.getsockname()[1])

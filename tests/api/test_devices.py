@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from service.client import Client
-from service.jobs.once import COMPILE_ENTRY
-from service.process.sandbox import landlock
+from relaxc.service.client import Client
+from relaxc.service.jobs.once import COMPILE_ENTRY
+from relaxc.service.process.sandbox import landlock
 from tests import zoo
 from tests.api.conftest import RunningServer
 from tests.tuning.measure.test_rpc import Rpc
@@ -45,7 +45,7 @@ def test_a_tuning_asked_of_a_server_is_measured_on_a_device(
 
 @pytest.mark.slow
 def test_a_tracker_that_is_gone_is_told(start: Callable[..., RunningServer]) -> None:
-    from service.errors import ServerUnreachable
+    from relaxc.service.errors import ServerUnreachable
 
     server = start(COMPILE_ENTRY, rpc_tracker="127.0.0.1:1", rpc_devices=f"board={_TARGET}", sandbox="auto")
     with Client(server.url) as client, pytest.raises(ServerUnreachable):

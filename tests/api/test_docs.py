@@ -21,8 +21,8 @@ from typing import Any
 import onnx
 import pytest
 
-from service.api.app import create_app
-from service.api.problems import OF_HTTP
+from relaxc.service.api.app import create_app
+from relaxc.service.api.problems import OF_HTTP
 from tests.api.conftest import COMPILE, ROOT, RunningServer, make_onnx
 from tests.waiting import PATIENCE_S
 
@@ -221,7 +221,7 @@ def test_the_check_of_a_signature_works() -> None:
 
 def test_the_python_of_the_page_runs(compiler: RunningServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the blocks, with the key that they made."""
-    (source,) = [block["text"] for block in _BLOCK.finditer(PAGE) if "from service.client" in block["text"]]
+    (source,) = [block["text"] for block in _BLOCK.finditer(PAGE) if "from relaxc.service.client" in block["text"]]
     admin = folder / "admin.json"
     monkeypatch.chdir(folder)
     secret = json.loads(admin.read_text())["secret"] if admin.exists() else None

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from service.api.counting import Counting
-from service.errors import ServiceError
-from service.jobs.backend import Counts
+from relaxc.service.api.counting import Counting
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.backend import Counts
 from tests.api.conftest import RunningServer
 
 

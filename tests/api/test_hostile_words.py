@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.process.bounds import MAX_OUTCOME_BYTES
+from relaxc.service.process.bounds import MAX_OUTCOME_BYTES
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
 from tests.api.test_events import followed

@@ -11,12 +11,12 @@ import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
 
-from service.api.app import create_app
-from service.api.auth import Anonymous
-from service.api.routes.job_files import logs
-from service.jobs.backend import Backend
-from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest
-from service.jobs.job import State
+from relaxc.service.api.app import create_app
+from relaxc.service.api.auth import Anonymous
+from relaxc.service.api.routes.job_files import logs
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest
+from relaxc.service.jobs.job import State
 from tests.api.conftest import BY_SEED, RunningServer
 from tests.api.jobs import ended, submit, uploaded
 from tests.api.test_compile import problem_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import by_code
+from relaxc.service.errors import by_code
 from tests.api.conftest import COMPILE, RunningServer, make_onnx
 from tests.api.test_compile import problem_of
 from tests.malformed_onnx import MALFORMED_ONNX

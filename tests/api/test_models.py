@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from service.request import model_digest
+from relaxc.service.request import model_digest
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
 from tests.api.test_compile import problem_of

@@ -18,11 +18,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.client import Client
-from service.client.retry import Patience
-from service.errors import ServerUnreachable
-from service.jobs.database.engine import Database
-from service.jobs.objects.keys import Keys
+from relaxc.service.client import Client
+from relaxc.service.client.retry import Patience
+from relaxc.service.errors import ServerUnreachable
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.keys import Keys
 from tests import weaker_kernel
 from tests.api.conftest import ROOT, RunningServer, make_onnx
 from tests.api.jobs import ended, parsed, submit, uploaded
@@ -37,7 +37,7 @@ def serving(
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`relaxc serve ARGUMENTS` and its address; `before` is the command that runs it, where it is not run by itself."""
     process = subprocess.Popen(
-        [*before, sys.executable, "-m", "service", "serve", "--port", "0", *arguments],
+        [*before, sys.executable, "-m", "relaxc", "serve", "--port", "0", *arguments],
         cwd=ROOT,
         env={**os.environ, "RELAXC_CACHE_DIR": str(cache), **environment},
         stdout=subprocess.PIPE,
@@ -92,7 +92,7 @@ def test_tls_with_a_certificate_of_our_own(tmp_path: Path, monkeypatch: pytest.M
 def test_what_cannot_be_served_is_refused_before_it_starts(
     tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
-    command = [sys.executable, "-m", "service", "serve", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "relaxc", "serve", "--port", "0", *arguments]
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -286,7 +286,7 @@ def test_traces_go_to_the_endpoint_that_is_set(start: Start, monkeypatch: pytest
 def test_the_api_imports_neither_tracing_nor_frameworks() -> None:
     code = """
 import sys
-import service.api.app, service.api.server
+import relaxc.service.api.app, relaxc.service.api.server
 names = ("tvm", "torch", "onnx", "numpy", "opentelemetry.sdk", "opentelemetry.exporter", "boto3", "matplotlib")
 heavy = [name for name in names if name in sys.modules]
 assert not heavy, heavy

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.jobs.database import audit
-from service.jobs.database.engine import Database
-from service.jobs.objects.keys import Keys
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.keys import Keys
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.waiting import PATIENCE_S, until
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from service.jobs.database.engine import Database
-from service.jobs.objects.keys import Keys
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.keys import Keys
 from tests.api.browser import WAIT_MS, Tab, chromium
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.page_entry import LOUD, MADE, SLEEP

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from service.api.prefer import preference_of
+from relaxc.service.api.prefer import preference_of
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.jobs import ended, options_of
 from tests.api.test_compile import problem_of

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 from anyio import to_thread
 
-from service.api.disk import WRITERS
-from service.api.uploads import pump
+from relaxc.service.api.disk import WRITERS
+from relaxc.service.api.uploads import pump
 from tests.waiting import PATIENCE_S
 
 

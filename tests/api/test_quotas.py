@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client import Client
-from service.errors import StorageQuotaExceeded
+from relaxc.service.client import Client
+from relaxc.service.errors import StorageQuotaExceeded
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.api.jobs import options_of
 from tests.jobs.entries import seed_of

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from service.records.files import parse
+from relaxc.service.records.files import parse
 from tests.api.conftest import COMPILE, RunningServer
 from tests.api.jobs import ended
 from tests.api.kept import LAYOUTS, Place, Places, programs

@@ -18,8 +18,8 @@ import onnx
 import psutil
 import pytest
 
-from service.api.uploads import OVERHEAD_BYTES, FormReader, Upload, receive
-from service.errors import InvalidOption, ModelTooLarge, ModelUnsafe
+from relaxc.service.api.uploads import OVERHEAD_BYTES, FormReader, Upload, receive
+from relaxc.service.errors import InvalidOption, ModelTooLarge, ModelUnsafe
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.test_compile import problem_of
 from tests.waiting import PATIENCE_S, until

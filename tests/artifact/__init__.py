@@ -1,1 +1,1 @@
-"""Tests of service.artifact."""
+"""Tests of relaxc.service.artifact."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.artifact.manifest import Manifest, Requires
-from service.request import TargetSpec
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service.artifact.manifest import Manifest, Requires
+from relaxc.service.request import TargetSpec
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 
 SOURCE = 'extern "C" int answer() { static int calls; return 42 + 0 * ++calls; }'
 

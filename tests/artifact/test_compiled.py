@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from service.artifact import compiled
-from service.artifact.compiled import CompiledArtifact, EarlyCopy, check_output
-from service.errors import InvalidOption
+from relaxc.service.artifact import compiled
+from relaxc.service.artifact.compiled import CompiledArtifact, EarlyCopy, check_output
+from relaxc.service.errors import InvalidOption
 
 
 def early(tmp_path: Path) -> tuple[EarlyCopy, CompiledArtifact, Path]:

@@ -11,16 +11,24 @@ from typing import Any
 
 import pytest
 
-from service import config
-from service.artifact import key as key_module
-from service.artifact.key import Key, digest_of_files, key_for
-from service.errors import DigestMismatch, InvalidOption, InvalidRecords, PluginError, RelaxcError, ToolMissing
-from service.input_files import check_unchanged
-from service.lowering.target import resolve
-from service.records import sources
-from service.records.files import append
-from service.records.record import RecordTarget
-from service.request import Calibration, CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision, TargetSpec
+from relaxc.service import config
+from relaxc.service.artifact import key as key_module
+from relaxc.service.artifact.key import Key, digest_of_files, key_for
+from relaxc.service.errors import DigestMismatch, InvalidOption, InvalidRecords, PluginError, RelaxcError, ToolMissing
+from relaxc.service.input_files import check_unchanged
+from relaxc.service.lowering.target import resolve
+from relaxc.service.records import sources
+from relaxc.service.records.files import append
+from relaxc.service.records.record import RecordTarget
+from relaxc.service.request import (
+    Calibration,
+    CompileOptions,
+    CompileRequest,
+    ModelFormat,
+    ModelRef,
+    Precision,
+    TargetSpec,
+)
 from tests.records.samples import record
 
 REQUEST = CompileRequest(
@@ -242,7 +250,7 @@ import sys
 from tests.artifact.test_key import REQUEST
 for name in ("tvm", "torch", "onnx", "onnxruntime"):
     sys.modules.pop(name, None)
-from service.artifact.key import key_for
+from relaxc.service.artifact.key import key_for
 key_for(REQUEST)
 sys.exit(bool({"tvm", "torch", "onnx", "onnxruntime"} & set(sys.modules)))
 """

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.artifact.elf import loaded_digest, read_sections
-from service.artifact.manifest import MANIFEST_SECTION, Manifest, Requires, weights_extent
-from service.artifact.packing import pack
-from service.errors import ArtifactCorrupt, ArtifactNotFound
-from service.request import TargetSpec
-from service.signature import Signature
+from relaxc.service.artifact.elf import loaded_digest, read_sections
+from relaxc.service.artifact.manifest import MANIFEST_SECTION, Manifest, Requires, weights_extent
+from relaxc.service.artifact.packing import pack
+from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound
+from relaxc.service.request import TargetSpec
+from relaxc.service.signature import Signature
 
 
 def test_a_manifest_survives_json(manifest: Manifest) -> None:
@@ -147,7 +147,7 @@ def test_reading_needs_neither_tvm_nor_numpy(tmp_path: Path, library: Path, mani
     pack(library, {}, manifest, out, embed_max_bytes=1 << 30)
     code = f"""
 import sys
-from service.artifact.manifest import Manifest
+from relaxc.service.artifact.manifest import Manifest
 Manifest.read({str(out)!r})
 sys.exit(bool({{"tvm", "numpy", "torch", "onnx"}} & set(sys.modules)))
 """

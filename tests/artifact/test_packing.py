@@ -18,11 +18,11 @@ import safetensors
 import safetensors.numpy
 from elftools.elf.elffile import ELFFile
 
-from service.artifact import packing
-from service.artifact.elf import NewSection, append_sections
-from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, check_code, weights_extent
-from service.artifact.packing import LIBRARY, Built, check_made, pack, pack_parts, table_of
-from service.errors import ArtifactCorrupt, ArtifactNotFound, CompileFailed
+from relaxc.service.artifact import packing
+from relaxc.service.artifact.elf import NewSection, append_sections
+from relaxc.service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, check_code, weights_extent
+from relaxc.service.artifact.packing import LIBRARY, Built, check_made, pack, pack_parts, table_of
+from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound, CompileFailed
 
 EMBED = 1 << 30
 NUMPY_DTYPES = (

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from service.artifact.manifest import Manifest
-from service.artifact.parts import Part
-from service.artifact.weights_table import WeightsTable
-from service.errors import ArtifactCorrupt
-from service.request import TargetSpec
-from service.signature import TensorSpec
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.artifact.parts import Part
+from relaxc.service.artifact.weights_table import WeightsTable
+from relaxc.service.errors import ArtifactCorrupt
+from relaxc.service.request import TargetSpec
+from relaxc.service.signature import TensorSpec
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_field_that_is_wrong_is_refused(whole: Manifest, change: dict[str, Any
 
 
 def test_targets_of_parts_are_cuda_devices_with_one_host() -> None:
-    from service.errors import InvalidTarget
+    from relaxc.service.errors import InvalidTarget
 
     host = TargetSpec("x86-64-v3", "llvm")
     part = TargetSpec("cuda-sm80", "cuda", triple="", arch="sm_80", host=host)

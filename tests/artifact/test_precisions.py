@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.artifact.precisions import CALIBRATED, QUANTIZED, precisions
-from service.request import CompileOptions, Precision
+from relaxc.service.artifact.precisions import CALIBRATED, QUANTIZED, precisions
+from relaxc.service.request import CompileOptions, Precision
 
 
 def row(function: str, dtype: str, rule: str = "cpu.matmul_packed") -> dict[str, Any]:

@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.artifact.entry import ENTRY_FILE, Entry
-from service.artifact.key import Key
-from service.artifact.store import Store
-from service.errors import ArtifactCorrupt, ArtifactNotFound, Busy, StoreUnwritable
+from relaxc.service.artifact.entry import ENTRY_FILE, Entry
+from relaxc.service.artifact.key import Key
+from relaxc.service.artifact.store import Store
+from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound, Busy, StoreUnwritable
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

@@ -86,7 +86,7 @@ def test_the_plan_names_every_case_once_and_models_come_first():
 
 
 def test_a_kernel_is_built_with_the_nearest_point_of_its_space(tmp_path, monkeypatch):
-    building = importlib.import_module("service.lowering.build")
+    building = importlib.import_module("relaxc.service.lowering.build")
     monkeypatch.setattr(building, "build_kernel", lambda func, spec, out: out.write_text(str(func.attrs)))
     case = replace(rows_cases.RowsCase("softmax", (2, 3, 264)), parameters={"threads": 100})
     entry = Entry("rows/one", "rows", {"kind_of_case": "odd"})

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import instructions
-from service import machine
-from service.runtime import probes
+from relaxc.service import machine
+from relaxc.service.runtime import probes
 
 
 def test_the_chain_is_as_many_additions_as_it_is_counted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from benchmarks.kernels import timing
 from benchmarks.kernels.cases import FAMILIES, Case, cases
 from benchmarks.kernels.compiled import Compiled, Kernel
 from benchmarks.ladder import __main__ as ladder
-from service.runtime.peak import Level, Peak
+from relaxc.service.runtime.peak import Level, Peak
 
 LEVELS = (Level("L1", 1 << 15, 400.0, 200.0), Level("L2", 1 << 20, 50.0, 50.0), Level("memory", None, 10.0, 8.0))
 PEAK = Peak("here", 1, 100.0, LEVELS)

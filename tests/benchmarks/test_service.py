@@ -15,9 +15,9 @@ import pytest
 from benchmarks.service import load
 from benchmarks.service.bars import Figure
 from benchmarks.service.work import large_model
-from service.client import Client
-from service.frontend.model_file import identify
-from service.request import CompileOptions, ModelFormat
+from relaxc.service.client import Client
+from relaxc.service.frontend.model_file import identify
+from relaxc.service.request import CompileOptions, ModelFormat
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 
 _MIB = 1 << 20

@@ -15,11 +15,11 @@ from benchmarks.tuning.curve import Curve, read_curve
 from benchmarks.tuning.duel import duel
 from benchmarks.tuning.ours import task_of
 from benchmarks.tuning.upstream import prim_func_of
-from service.lowering.apply import apply_rule, finish
-from service.lowering.build import KERNEL, build_kernel
-from service.lowering.target import to_tvm
-from service.runtime.peak import Level, Peak
-from service.tuning.measure.builder_worker import known_rules
+from relaxc.service.lowering.apply import apply_rule, finish
+from relaxc.service.lowering.build import KERNEL, build_kernel
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.runtime.peak import Level, Peak
+from relaxc.service.tuning.measure.builder_worker import known_rules
 
 CURVE = Curve(
     "gemm",

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-import service
+import relaxc
 from benchmarks.tuning import in_model
-from service.artifact.compiled import CompiledArtifact
-from service.compiler import prepare
-from service.compiling.stages import Stages
-from service.config import settings
-from service.lowering.apply import apply_rule
-from service.lowering.target import to_tvm
-from service.records.files import append, read
-from service.records.record import RecordTarget
-from service.tuner import find_tasks
-from service.tuning.measure.builder_worker import known_rules
-from service.tuning.task import Task
+from relaxc.service.artifact.compiled import CompiledArtifact
+from relaxc.service.compiler import prepare
+from relaxc.service.compiling.stages import Stages
+from relaxc.service.config import settings
+from relaxc.service.lowering.apply import apply_rule
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.records.files import append, read
+from relaxc.service.records.record import RecordTarget
+from relaxc.service.tuner import find_tasks
+from relaxc.service.tuning.measure.builder_worker import known_rules
+from relaxc.service.tuning.task import Task
 from tests.records.samples import record
 from tests.zoo import export
 
@@ -98,8 +98,8 @@ def test_what_loses_in_the_model_gets_the_untuned_parameters(
     assert (printed["kept"], printed["taken_back"]) == (len(faster), 1)
     after = {one.workload: one for one in read(records)}
     assert {name: after[name] for name in faster} == {name: before[name] for name in faster}
-    options = service.CompileOptions(default_records=False)
-    [plain] = [row for row in service.compile(model, options=options).manifest.schedule if row["workload"] == slower]
+    options = relaxc.CompileOptions(default_records=False)
+    [plain] = [row for row in relaxc.compile(model, options=options).manifest.schedule if row["workload"] == slower]
     assert dict(after[slower].parameters) == plain["parameters"]
     assert after[slower].seconds == after[slower].untuned_s == 2e-3
 

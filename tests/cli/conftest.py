@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.main import main
-from service.config import settings
+from relaxc.service.cli.main import main
+from relaxc.service.config import settings
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,7 +39,7 @@ def relaxc(cli_env: dict[str, str]) -> Relaxc:
         *arguments: object, cwd: Path = ROOT, timeout_s: float = 3 * PATIENCE_S, **env: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "service", *map(str, arguments)],
+            [sys.executable, "-m", "relaxc", *map(str, arguments)],
             env={**cli_env, **env},
             cwd=cwd,
             capture_output=True,

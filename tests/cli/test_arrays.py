@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.cli.arrays import read_npz, replacing, write_npz
-from service.errors import InputError, InputType, InvalidOption
-from service.signature import Signature, TensorSpec
+from relaxc.service.cli.arrays import read_npz, replacing, write_npz
+from relaxc.service.errors import InputError, InputType, InvalidOption
+from relaxc.service.signature import Signature, TensorSpec
 
 SIGNATURE = Signature((TensorSpec("x", "float32", (2,)), TensorSpec("b", "bfloat16", (3,))), ())
 

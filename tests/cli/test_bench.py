@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.cli.main import main
-from service.config import settings
+from relaxc.service.cli.main import main
+from relaxc.service.config import settings
 from tests.cli.conftest import Relaxc
 from tests.runtime.conftest import artifact, linear
 from tests.zoo import export

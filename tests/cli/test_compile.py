@@ -15,11 +15,11 @@ import onnxruntime
 import psutil
 import pytest
 
-import service
-from service.artifact.compiled import CompiledArtifact
-from service.artifact.manifest import Manifest
-from service.cli.main import main
-from service.errors import InvalidOption
+import relaxc
+from relaxc.service.artifact.compiled import CompiledArtifact
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.cli.main import main
+from relaxc.service.errors import InvalidOption
 from tests.cli.conftest import ROOT, Relaxc
 from tests.frontend.onnx.harness import model as onnx_model
 from tests.frontend.onnx.harness import node, value, write
@@ -129,7 +129,7 @@ def test_run_fills_what_is_not_given_the_same_for_equal_seeds(relaxc: Relaxc, ar
 
 def test_run_loads_neither_tvms_compiler_nor_torch(artifact: Path, cli_env: dict[str, str]) -> None:
     code = (
-        "import os, sys; from service.cli.main import main\n"
+        "import os, sys; from relaxc.service.cli.main import main\n"
         f"assert main(['run', {str(artifact)!r}, '--fill', 'random']) == 0\n"
         "mapped = open('/proc/self/maps').read()\n"
         "assert 'libtvm_runtime' in mapped and 'libtvm_compiler' not in mapped and 'libtorch' not in mapped\n"
@@ -239,7 +239,7 @@ def test_a_signal_ends_the_compile_and_leaves_no_child(
     cli_env: dict[str, str], tmp_path: Path, number: signal.Signals
 ) -> None:
     model = export("cnn", "onnx")
-    command = [sys.executable, "-m", "service", "compile", str(model), "-o", str(tmp_path / "x.so"), "--force"]
+    command = [sys.executable, "-m", "relaxc", "compile", str(model), "-o", str(tmp_path / "x.so"), "--force"]
     process = subprocess.Popen(command, env=cli_env, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("import")
@@ -274,7 +274,7 @@ def test_an_output_that_is_a_pipe_or_the_model_stays_what_it_is(
         assert main(["compile", str(model), "-o", str(output), "--json"]) == 2
         assert why in json.loads(capsys.readouterr().out)["error"]["message"]
         with pytest.raises(InvalidOption, match=why):
-            service.compile(model, output=output)
+            relaxc.compile(model, output=output)
     with pytest.raises(InvalidOption, match="no regular file"):
         CompiledArtifact("", model, (model,), None, {}, True).copy_to(pipe)  # type: ignore[arg-type]  # not looked at
     assert pipe.is_fifo() and model.read_bytes() == before

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from service.cli.main import main
-from service.config import settings
-from service.process import probe
+from relaxc.service.cli.main import main
+from relaxc.service.config import settings
+from relaxc.service.process import probe
 
 
 @pytest.mark.parametrize("sandbox", ["auto", "off"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import main as cli
-from service.errors import CompilerCrashed, InvalidTarget, RelaxcError, by_code
+from relaxc.service.cli import main as cli
+from relaxc.service.errors import CompilerCrashed, InvalidTarget, RelaxcError, by_code
 from tests.api.conftest import make_onnx
 from tests.cli.conftest import ROOT, Relaxc
 
@@ -19,7 +19,7 @@ from tests.cli.conftest import ROOT, Relaxc
 def test_help_lists_every_verb_and_imports_no_framework(cli_env: dict[str, str]) -> None:
     code = """
 import sys
-from service.cli.main import main
+from relaxc.service.cli.main import main
 code = main(["--help"])
 heavy = {"tvm", "torch", "onnx", "onnxruntime", "numpy", "fastapi", "pydantic"} & set(sys.modules)
 sys.exit(f"loaded {heavy}" if heavy else code)
@@ -153,7 +153,7 @@ def test_a_reader_that_goes_away_is_no_bug(cli_env: dict[str, str], arguments: t
     os.close(reader)
     with os.fdopen(writer, "w") as stdout:
         done = subprocess.run(
-            [sys.executable, "-m", "service", *arguments],
+            [sys.executable, "-m", "relaxc", *arguments],
             env=cli_env,
             cwd=ROOT,
             stdout=stdout,
@@ -191,7 +191,7 @@ def test_commands_work_from_any_folder(relaxc: Relaxc, tmp_path: Path) -> None:
 def test_a_full_output_is_no_bug(cli_env: dict[str, str], arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run(
-            [sys.executable, "-m", "service", *arguments],
+            [sys.executable, "-m", "relaxc", *arguments],
             env=cli_env, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     said = "relaxc: the output cannot be written: No space left on device\n"
@@ -201,8 +201,8 @@ def test_a_full_output_is_no_bug(cli_env: dict[str, str], arguments: tuple[str, 
 def test_an_interrupt_before_there_is_a_command_line_is_130(cli_env: dict[str, str]) -> None:
     code = """
 import os, signal
-from service import __main__
-from service.process import early
+from relaxc import __main__
+from relaxc.service.process import early
 early.start_early = lambda arguments: os.kill(os.getpid(), signal.SIGINT)
 __main__.command()
 """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.cli.options import parse_shapes
-from service.errors import InvalidOption, InvalidShape, RelaxcError
+from relaxc.service.cli.options import parse_shapes
+from relaxc.service.errors import InvalidOption, InvalidShape, RelaxcError
 
 
 def test_shapes_are_read_by_input_name() -> None:

@@ -8,9 +8,9 @@ import json
 import pytest
 from rich.console import Console
 
-from service.cli import report
-from service.cli.output import console, print_json, seconds, size, table
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service.cli import report
+from relaxc.service.cli.output import console, print_json, seconds, size, table
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from service.cli.progress import StageProgress
+from relaxc.service.cli.progress import StageProgress
 
 EVENTS: list[dict[str, Any]] = [
     {"event": "stage", "stage": "import", "state": "start"},

@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 import pytest
 
-from service.artifact.manifest import Manifest
-from service.cli.main import main
-from service.lowering.target import resolve
-from service.records.files import append, read, remove
-from service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.cli.main import main
+from relaxc.service.lowering.target import resolve
+from relaxc.service.records.files import append, read, remove
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
 from tests.cli.conftest import Relaxc
 from tests.records.samples import TARGET, record, record_of_row
 

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S, gone
 @pytest.mark.sampled("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_server_in_order(cli_env: dict[str, str], number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "service", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "relaxc", "serve", "--port", "0"]
     process = subprocess.Popen(
         command, env=cli_env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.client import Client
+from relaxc.service.client import Client
 from tests.api.conftest import COMPILE, RunningServer, make_onnx
 from tests.cli.conftest import ROOT, Relaxc
 from tests.waiting import PATIENCE_S
@@ -131,7 +131,7 @@ def test_a_signal_cancels_the_job(
     model = export("cnn", "onnx")
     command = ["--server", server.url, "compile", str(model), "-o", str(tmp_path / "x.so"), "--seed", str(number.value)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", *command], env=cli_env, cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "relaxc", *command], env=cli_env, cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     assert process.stderr.readline().startswith("import")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from service.cli.main import main
-from service.runtime import peak as peak_module
-from service.runtime.peak import Level, Peak
+from relaxc.service.cli.main import main
+from relaxc.service.runtime import peak as peak_module
+from relaxc.service.runtime.peak import Level, Peak
 
 LEVELS = (Level("L1", 48 << 10, 400.0, 200.0), Level("memory", None, 12.5, 10.0))
 

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from service.cli.tune import parse_time
-from service.cli.tune_table import TuneProgress, duration
-from service.errors import InvalidOption
+from relaxc.service.cli.tune import parse_time
+from relaxc.service.cli.tune_table import TuneProgress, duration
+from relaxc.service.errors import InvalidOption
 from tests.cli.conftest import ROOT, Relaxc
 from tests.waiting import PATIENCE_S, gone
 from tests.zoo import export
@@ -71,7 +71,7 @@ def _started(cli_env: dict[str, str], model: Path, records: Path) -> subprocess.
     """A run that has measured something and goes on."""
     command = ["tune", str(model), "--trials", "500", "--records", str(records)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", *command],
+        [sys.executable, "-m", "relaxc", *command],
         env={**cli_env, **NO_WAIT},
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
@@ -124,9 +124,9 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on(
 def test_two_runs_on_one_folder_keep_each_others_records(
     cli_env: dict[str, str], model: Path, tasks: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    from service.records.files import read
+    from relaxc.service.records.files import read
 
-    command = [sys.executable, "-m", "service", "tune", str(model), "--trials", "1", "--records", str(tmp_path)]
+    command = [sys.executable, "-m", "relaxc", "tune", str(model), "--trials", "1", "--records", str(tmp_path)]
     runs = [
         subprocess.Popen(
             command, env={**cli_env, **NO_WAIT}, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.artifact.manifest import Manifest
+from relaxc.service.artifact.manifest import Manifest
 from tests.cli.conftest import Relaxc
 from tests.zoo import export
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client
+from relaxc.service.client import Client
 from tests.api.conftest import make_onnx
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
 
-RELAXC = (sys.executable, "-m", "service")
+RELAXC = (sys.executable, "-m", "relaxc")
 
 
 @pytest.fixture

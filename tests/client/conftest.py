@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.client import AsyncClient, Client
+from relaxc.service.client import AsyncClient, Client
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.client.wire import Wire
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client import AsyncClient, Client
-from service.client.flow import Call
-from service.errors import InvalidTarget, JobEnded
+from relaxc.service.client import AsyncClient, Client
+from relaxc.service.client.flow import Call
+from relaxc.service.errors import InvalidTarget, JobEnded
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.client.conftest import Ask
 from tests.client.test_jobs import options

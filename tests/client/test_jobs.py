@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from service.artifact.manifest import Manifest
-from service.client import AsyncClient, Client, Patience
-from service.errors import (
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.client import AsyncClient, Client, Patience
+from relaxc.service.errors import (
     ArtifactCorrupt,
     Cancelled,
     CompilerCrashed,
@@ -25,7 +25,7 @@ from service.errors import (
     ServerUnreachable,
     UnsupportedModel,
 )
-from service.request import CompileOptions
+from relaxc.service.request import CompileOptions
 from tests.api.conftest import RunningServer, make_onnx
 from tests.client.conftest import Ask
 from tests.client.wire import Cut, Wire
@@ -130,7 +130,7 @@ def test_a_compile_survives_every_cut(server: RunningServer, wire: Wire, ask: As
 def test_a_download_with_another_digest_is_refused(
     server: RunningServer, client: Client, model: Path, tmp_path: Path
 ) -> None:
-    from service.client.download import download
+    from relaxc.service.client.download import download
 
     made = client.compile(model, tmp_path / "m.so", options=options())
     before = (tmp_path / "m.so").read_bytes()

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from tenacity import Retrying
 
-from service.client.flow import Call
-from service.client.retry import Patience
-from service.errors import (
+from relaxc.service.client.flow import Call
+from relaxc.service.client.retry import Patience
+from relaxc.service.errors import (
     Busy,
     InvalidTarget,
     RateLimited,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.client import sse
-from service.client.sse import Message, Parser
+from relaxc.service.client import sse
+from relaxc.service.client.sse import Message, Parser
 
 
 def parsed(*chunks: bytes) -> list[Message]:

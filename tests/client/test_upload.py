@@ -8,9 +8,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from service.client.flow import Call, Work
-from service.client.upload import CHUNK_BYTES, external_data, upload
-from service.errors import ModelMalformed, ModelNotFound, UnknownFormat
+from relaxc.service.client.flow import Call, Work
+from relaxc.service.client.upload import CHUNK_BYTES, external_data, upload
+from relaxc.service.errors import ModelMalformed, ModelNotFound, UnknownFormat
 from tests.api.conftest import RunningServer, make_onnx
 from tests.client.conftest import Ask
 from tests.client.wire import Cut, Wire

@@ -1,1 +1,1 @@
-"""Tests of service.compiling."""
+"""Tests of relaxc.service.compiling."""

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service import frontend
-from service.compiler import prepare
-from service.compiling.ahead import Ahead
-from service.frontend import Move
-from service.request import ModelFormat
-from service.runtime.inputs import drawn, random_inputs
-from service.runtime.moved import FIRST_RUNS, MOVED_BY
+from relaxc.service import frontend
+from relaxc.service.compiler import prepare
+from relaxc.service.compiling.ahead import Ahead
+from relaxc.service.frontend import Move
+from relaxc.service.request import ModelFormat
+from relaxc.service.runtime.inputs import drawn, random_inputs
+from relaxc.service.runtime.moved import FIRST_RUNS, MOVED_BY
 from tests.frontend.onnx.harness import model, node, value, write
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.compiler import prepare
-from service.compiling.verifier import verify
-from service.errors import InvalidShape
-from service.request import CompileOptions
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service.compiler import prepare
+from relaxc.service.compiling.verifier import verify
+from relaxc.service.errors import InvalidShape
+from relaxc.service.request import CompileOptions
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 from tests.frontend.onnx.harness import model, node, value, write
 
 

@@ -42,7 +42,7 @@ def all_cases() -> list[str]:
 
 def run_case(name: str) -> Outcome:
     """What became of a case. A crash of the process is for the caller to see."""
-    from service.errors import CompileFailed, ModelError
+    from relaxc.service.errors import CompileFailed, ModelError
 
     case = _cases()[name.removesuffix(CONSTANT)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -88,8 +88,8 @@ def _execute(path: Path, inputs: list[Any]) -> list[Any]:
     import tvm
     from tvm import relax
 
-    from service.frontend import load
-    from service.request import ModelFormat
+    from relaxc.service.frontend import load
+    from relaxc.service.request import ModelFormat
 
     imported = load(path, ModelFormat.ONNX)
     executable = tvm.compile(imported.module, target="llvm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import service
+import relaxc
 from tests import zoo
 
 pytestmark = pytest.mark.slow
@@ -18,14 +18,14 @@ VARIANTS = {"fp32": {}, "fp16": {"dtype": "float16"}, "bf16": {"dtype": "bfloat1
 def test_a_listed_family_is_verified(family: str, format: str, variant: str) -> None:
     if variant == "symbolic" and zoo.build(family).dynamic is None:
         return
-    made = service.compile(zoo.export(family, format, **VARIANTS[variant]))
+    made = relaxc.compile(zoo.export(family, format, **VARIANTS[variant]))
     assert made.manifest.verified is True, made.manifest.verification
 
 
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 @pytest.mark.parametrize("family", zoo.names(others=True))
 def test_a_family_that_nobody_listed_is_verified(family: str, format: str) -> None:
-    made = service.compile(zoo.export(family, format))
+    made = relaxc.compile(zoo.export(family, format))
     assert made.manifest.verified is True, made.manifest.verification
 
 
@@ -33,5 +33,5 @@ def test_a_family_that_nobody_listed_is_verified(family: str, format: str) -> No
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 @pytest.mark.parametrize("family", ["resnet50", "bert"])
 def test_full_size(family: str, format: str) -> None:
-    made = service.compile(zoo.export(family, format, size="full"))
+    made = relaxc.compile(zoo.export(family, format, size="full"))
     assert made.manifest.verified is True, made.manifest.verification

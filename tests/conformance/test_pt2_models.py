@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.frontend.pt2 import frontend as exported_program
+from relaxc.service.frontend.pt2 import frontend as exported_program
 from tests import zoo
 from tests.frontend.pt2.support import arrays_of, check
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import service
+import relaxc
 from benchmarks.peers.cases import Case
 from benchmarks.peers.files import export, onnx_path, read_inputs
 from benchmarks.roundings import BOUNDARY, Exact, codes_of, exposed, ours
-from service.frontend.onnx.file import parse
+from relaxc.service.frontend.onnx.file import parse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -30,7 +30,7 @@ def test_a_quantized_network(case: tuple[Case, Path]) -> None:
     than the bound, the class is the same.
     """
     family = case[0].model
-    made = service.compile(onnx_path(*case))
+    made = relaxc.compile(onnx_path(*case))
     assert made.manifest.verified is True, made.manifest.verification
     for row in made.manifest.verification["outputs"]:
         print(family, row["name"], {key: row.get(key) for key in ("rms_error", "bound", "unquantized", "top1")})

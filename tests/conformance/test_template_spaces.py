@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from schedules.cpu import planning
-from schedules.operators import Conv2d, Matmul
-from schedules.planned import Planned
-from service.lowering.target import resolve
-from service.machine import missing_features
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.operators import Conv2d, Matmul
+from relaxc.schedules.planned import Planned
+from relaxc.service.lowering.target import resolve
+from relaxc.service.machine import missing_features
 from tests.schedules.cpu.conv import test_winograd
 from tests.schedules.cpu.gemm.test_matmul_packed import agree as agree_packed
 from tests.schedules.cpu.gemm.test_matmul_packed import conv_op, convolution_of, cpu_named, product_of

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.client import Client
+from relaxc.service.client import Client
 from tests import zoo
 from tests.docker.composed import Served, locked_down, served
 from tests.docker.conftest import ROOT, size_of, told

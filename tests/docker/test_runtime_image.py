@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import service
-from service.runtime import load
-from service.runtime.inputs import random_inputs
+import relaxc
+from relaxc.service.runtime import load
+from relaxc.service.runtime.inputs import random_inputs
 from tests import zoo
 from tests.docker.conftest import size_of
 from tests.docker.engine import docker
@@ -46,7 +46,7 @@ def test_it_has_neither_python_nor_a_shell_nor_a_compiler(runtime: str) -> None:
 
 
 def test_it_gives_pythons_numbers(runtime: str, tmp_path: Path) -> None:
-    made = service.compile(zoo.export("mlp", "onnx"), output=tmp_path / "model.so")
+    made = relaxc.compile(zoo.export("mlp", "onnx"), output=tmp_path / "model.so")
     inputs = random_inputs(made.manifest.signature)
     words = []
     for number, (name, array) in enumerate(inputs.items()):

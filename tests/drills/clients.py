@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.artifact.entry import sha256_of
-from service.client import Client
-from service.client import upload as parts
-from service.client.flow import Action, Read
-from service.client.job import Event, Job, Model
-from service.client.retry import Patience
-from service.errors import CompileError
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.client import Client
+from relaxc.service.client import upload as parts
+from relaxc.service.client.flow import Action, Read
+from relaxc.service.client.job import Event, Job, Model
+from relaxc.service.client.retry import Patience
+from relaxc.service.errors import CompileError
 from tests.api.conftest import make_onnx
 from tests.drills.entries import TRIALS, Act
 from tests.drills.world import Clock

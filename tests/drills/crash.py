@@ -26,7 +26,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from service.process.limits import become_subreaper
+from relaxc.service.process.limits import become_subreaper
 from tests.drills.clients import SCRIPTS, Accepted, Account, Visitor, stuck
 from tests.drills.invariants import Truth
 from tests.drills.killer import Deaths, kill_one

@@ -8,8 +8,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from service.process.task import Emit
-from service.tuning.told import KNOWN, TRIAL, read_lines
+from relaxc.service.process.task import Emit
+from relaxc.service.tuning.told import KNOWN, TRIAL, read_lines
 from tests.jobs.durable_entries import trial_of
 from tests.jobs.entries import made, refuse, segfault
 
@@ -35,7 +35,7 @@ class Act(IntEnum):
 
 def by_seed(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """One of these."""
-    from service.jobs.entries import compile_model
+    from relaxc.service.jobs.entries import compile_model
 
     acts = {Act.MADE: made, Act.COMPILE: compile_model, Act.SPRAWL: sprawl, Act.REFUSE: refuse, Act.CRASH: segfault}
     acts[Act(payload["request"]["options"]["seed"] % 10)](payload, workdir, emit)

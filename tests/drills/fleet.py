@@ -25,9 +25,9 @@ from typing import Any
 import psutil
 import sqlalchemy as sa
 
-from service.jobs.database.engine import Database
-from service.jobs.database.tables import instances, job_events, job_logs, jobs
-from service.process.limits import become_subreaper
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.tables import instances, job_events, job_logs, jobs
+from relaxc.service.process.limits import become_subreaper
 from tests.drills.clients import Accepted, Account, Visitor, stuck
 from tests.drills.fleet_clients import MAY_RUN_ON, SCRIPTS, UNVERIFIED, Wishes
 from tests.drills.invariants import Truth

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.errors import UnsupportedModel
-from service.process.task import Emit
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.process.task import Emit
 from tests.drills.attacks.amounts import AMOUNTS
 from tests.drills.attacks.child import tries
 from tests.jobs.hostile import attempt, attempt_all
@@ -56,7 +56,7 @@ def compile_or_escape(payload: dict[str, Any], workdir: Path, emit: Emit) -> Non
 
     One with a swapping seed ends with exit code 1 instead.
     """
-    from service.jobs.entries import compile_model
+    from relaxc.service.jobs.entries import compile_model
 
     seed = payload["request"]["options"]["seed"]
     if seed >= TRYING:
@@ -78,7 +78,7 @@ def compile_or_escape(payload: dict[str, Any], workdir: Path, emit: Emit) -> Non
 
 def check_or_claim(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Looks at an upload, unless that has code which runs here and says that it is another model."""
-    from service.jobs.entries import check_model
+    from relaxc.service.jobs.entries import check_model
 
     with Path(payload["path"]).open("rb") as file:
         claims = file.read(len(CLAIMING)) == CLAIMING

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from service.jobs.database.engine import Database
-from service.jobs.objects.keys import Keys
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.keys import Keys
 from tests.api.conftest import ROOT, RunningServer
 from tests.drills.attacks.amounts import LIMITS
 from tests.drills.attacks.wire import Address

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import sqlalchemy as sa
 
-from service.artifact.entry import sha256_of
-from service.artifact.store import Store
-from service.jobs.backend import Backend
-from service.jobs.database.engine import Database
-from service.jobs.database.tables import instances, job_events, jobs, model_contents, model_files
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.artifact.store import Store
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.tables import instances, job_events, jobs, model_contents, model_files
 from tests.drills.clients import Accepted
 from tests.drills.world import Clock, Server, below, until
 from tests.processes import name_of

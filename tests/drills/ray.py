@@ -18,9 +18,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.errors import ServiceError
-from service.jobs.database.engine import Database
-from service.jobs.database.tables import instances
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.tables import instances
 from tests.drills import fleet
 from tests.drills.clients import Account
 from tests.drills.killer import kill_child

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from service.api.server import run
-from service.jobs.database.rows import JobKind
+from relaxc.service.api.server import run
+from relaxc.service.jobs.database.rows import JobKind
 from tests.api.serve import WithoutTorch
 from tests.jobs.conftest import ENTRIES
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.process.sandbox import landlock
+from relaxc.service.process.sandbox import landlock
 from tests.drills.hostile import run
 from tests.users import open_folder
 

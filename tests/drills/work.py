@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from service.jobs.database.rows import JobKind
-from service.jobs.working import work
-from service.process import flavour_zygote
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.working import work
+from relaxc.service.process import flavour_zygote
 from tests.api.serve import WithoutTorch
 from tests.jobs.conftest import ENTRIES
 from tests.jobs.light_worker import light_zygote

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from service.jobs import on_ray
-from service.jobs.database.rows import JobKind
-from service.jobs.working import work
+from relaxc.service.jobs import on_ray
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.working import work
 from tests.api.serve import WithoutTorch
 from tests.jobs.conftest import ENTRIES
 from tests.ray_nodes import MACHINE

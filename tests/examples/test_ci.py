@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from benchmarks.peers.cases import STANDARD, Case
-from service.artifact.manifest import Manifest
-from service.lowering.target import missing_features, resolve
-from service.records.files import SUFFIX, append, read, remove
-from service.records.record import RecordTarget
-from service.records.sources import SHIPPED
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.lowering.target import missing_features, resolve
+from relaxc.service.records.files import SUFFIX, append, read, remove
+from relaxc.service.records.record import RecordTarget
+from relaxc.service.records.sources import SHIPPED
 from tests import zoo
 from tests.records.samples import record_of_row
 from tests.test_layers import ROOT
@@ -59,7 +59,7 @@ class Checkout:
         (root / "ci").mkdir(parents=True)
         (root / "ci/target.json").write_text(target)
         (root / "bin").mkdir()
-        (root / "bin/relaxc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m service "$@"\n')
+        (root / "bin/relaxc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m relaxc "$@"\n')
         (root / "bin/relaxc").chmod(0o755)
         self.records = root / "tuning_logs"
         self.records.mkdir()

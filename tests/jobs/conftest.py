@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.backend import Backend
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind
-from service.process.limits import Limits
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.process.limits import Limits
 from tests.jobs.light_worker import BY_SEED, light_zygote
 from tests.jobs.stepped import OpenStepped, SteppedBackend
 from tests.jobs.zygotes import Lender
@@ -56,8 +56,8 @@ def lender() -> Iterator[Lender]:
 @pytest.fixture
 def borrowed(lender: Lender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backends borrow the session's workers, which are light."""
-    monkeypatch.setattr("service.jobs.backend.Pool", lender.pool)
-    monkeypatch.setattr("service.process.flavour_zygote.Zygote", light_zygote)
+    monkeypatch.setattr("relaxc.service.jobs.backend.Pool", lender.pool)
+    monkeypatch.setattr("relaxc.service.process.flavour_zygote.Zygote", light_zygote)
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def servers(
     database_url: str, tmp_path: Path, borrowed: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OpenStepped]:
     """Servers over one database and one folder of blobs, which do nothing by themselves."""
-    monkeypatch.setattr("service.jobs.queue.scheduler.Scheduler.start", lambda scheduler: None)
-    monkeypatch.setattr("service.jobs.upkeep.Periodic", lambda *_: None)
+    monkeypatch.setattr("relaxc.service.jobs.queue.scheduler.Scheduler.start", lambda scheduler: None)
+    monkeypatch.setattr("relaxc.service.jobs.upkeep.Periodic", lambda *_: None)
     opened: list[SteppedBackend] = []
 
     def make(name: str) -> SteppedBackend:

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from service.jobs.database.rows import JobKind
-from service.process.task import Emit
-from service.tuning.measure.outcome import Outcome
-from service.tuning.told import KNOWN, TRIAL, Told, read_lines
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.process.task import Emit
+from relaxc.service.tuning.measure.outcome import Outcome
+from relaxc.service.tuning.told import KNOWN, TRIAL, Told, read_lines
 from tests.records.samples import record
 
 

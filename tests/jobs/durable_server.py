@@ -9,10 +9,10 @@ import hashlib
 import sys
 from pathlib import Path
 
-from service.jobs.backend import Backend
-from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest
-from service.process import flavour_zygote
-from service.request import CompileOptions
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest
+from relaxc.service.process import flavour_zygote
+from relaxc.service.request import CompileOptions
 from tests.api.conftest import make_onnx
 from tests.jobs.durable_entries import SEARCHES
 from tests.jobs.light_worker import light_zygote

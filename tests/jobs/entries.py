@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import service.errors
-from service.process.task import Emit
+import relaxc.service.errors
+from relaxc.service.process.task import Emit
 
 
 def echo(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -190,7 +190,7 @@ def endless_line(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def refuse(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """A model that cannot be taken."""
-    raise service.errors.UnsupportedModel("operator Frob is not supported", nodes=["a", "b"])
+    raise relaxc.errors.UnsupportedModel("operator Frob is not supported", nodes=["a", "b"])
 
 
 def bug(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -216,10 +216,10 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """
     import numpy as np
 
-    from service.artifact import pack
-    from service.artifact.manifest import Manifest, Requires
-    from service.request import CompileRequest
-    from service.signature import Signature, TensorSpec
+    from relaxc.service.artifact import pack
+    from relaxc.service.artifact.manifest import Manifest, Requires
+    from relaxc.service.request import CompileRequest
+    from relaxc.service.signature import Signature, TensorSpec
 
     request = CompileRequest.from_dict(payload["request"])
     shapes = dict(request.options.shapes)
@@ -306,7 +306,7 @@ def halves(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Says what is no Unicode wherever it may say something."""
     emit({"event": "stage", "stage": HALF, "state": "start"})
     emit({"event": "log", "level": HALF, "message": HALF, HALF: [HALF]})
-    raise service.errors.UnsupportedModel(HALF, remedy=HALF, **{HALF: HALF, "nodes": [HALF]})
+    raise relaxc.errors.UnsupportedModel(HALF, remedy=HALF, **{HALF: HALF, "nodes": [HALF]})
 
 
 def forge(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -320,7 +320,7 @@ def forge(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def boast(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """An error of 3 MB."""
-    raise service.errors.UnsupportedModel("m" * 1_000_000, nodes=["n" * 1_000_000])
+    raise relaxc.errors.UnsupportedModel("m" * 1_000_000, nodes=["n" * 1_000_000])
 
 
 def stages(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from service import machine
-from service.process.task import Emit
+from relaxc.service import machine
+from relaxc.service.process.task import Emit
 from tests.jobs.hostile_calls import CALLS
 
 _PTRACE_ATTACH = 16

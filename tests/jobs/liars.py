@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from service.lowering.kernel_builder import start_builder
-from service.lowering.kernel_cache import Record, path_of
-from service.process.task import Emit
+from relaxc.service.lowering.kernel_builder import start_builder
+from relaxc.service.lowering.kernel_cache import Record, path_of
+from relaxc.service.process.task import Emit
 from tests.jobs.entries import made
 from tests.lowering.object_files import elf
 

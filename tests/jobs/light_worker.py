@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from service.process import worker
-from service.process.task import Flavour
-from service.process.zygote import Zygote
+from relaxc.service.process import worker
+from relaxc.service.process.task import Flavour
+from relaxc.service.process.zygote import Zygote
 from tests.jobs.entries import small_library
 
 __all__ = ["BY_SEED", "light_zygote"]
@@ -19,9 +19,9 @@ BY_SEED = "tests.jobs.entries:by_seed"
 _NEEDED = (
     "numpy",
     "pickle",
-    "service.jobs.entries",
-    "service.artifact.packing",
-    "service.request",
+    "relaxc.service.jobs.entries",
+    "relaxc.service.artifact.packing",
+    "relaxc.service.request",
     "tests.jobs.entries",
 )
 

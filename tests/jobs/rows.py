@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from service.jobs.database import claims, instances, jobs
-from service.jobs.database.claims import Candidate
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.database import claims, instances, jobs
+from relaxc.service.jobs.database.claims import Candidate
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind, JobRow
 
 __all__ = ["claim", "find", "insert", "put", "put_id", "put_row", "values_of"]
 

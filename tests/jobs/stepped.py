@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from service.errors import Cancelled, ServiceError
-from service.jobs.backend import Backend
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import JobRow
-from service.jobs.job import Claim
-from service.jobs.queue.running import Running
-from service.process.runner import RunnerLost
+from relaxc.service.errors import Cancelled, ServiceError
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import JobRow
+from relaxc.service.jobs.job import Claim
+from relaxc.service.jobs.queue.running import Running
+from relaxc.service.process.runner import RunnerLost
 from tests.waiting import PATIENCE_S
 
 __all__ = ["Held", "OpenStepped", "SteppedBackend", "begun", "give_way"]

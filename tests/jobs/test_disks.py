@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import StoreUnwritable
-from service.jobs.disks import Disks
+from relaxc.service.errors import StoreUnwritable
+from relaxc.service.jobs.disks import Disks
 from tests.disks import small_disk
 
 MIB = 1 << 20

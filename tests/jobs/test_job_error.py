@@ -7,8 +7,16 @@ import logging
 
 import pytest
 
-from service.errors import Busy, Cancelled, CompileFailed, InvalidOption, RelaxcError, ServiceError, StoreUnwritable
-from service.jobs.job_error import job_error
+from relaxc.service.errors import (
+    Busy,
+    Cancelled,
+    CompileFailed,
+    InvalidOption,
+    RelaxcError,
+    ServiceError,
+    StoreUnwritable,
+)
+from relaxc.service.jobs.job_error import job_error
 
 REASON = ServiceError("the service is shutting down")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from service.artifact.key import Key
-from service.jobs.kernels import Kernels, toolchain_of
-from service.lowering.kernel_cache import Record, kernel_key, packed, path_of, read_object
-from service.process.pool import Pool
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Task
+from relaxc.service.artifact.key import Key
+from relaxc.service.jobs.kernels import Kernels, toolchain_of
+from relaxc.service.lowering.kernel_cache import Record, kernel_key, packed, path_of, read_object
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Task
 from tests.lowering.object_files import elf
 
 TOOLS = Key.of({"version.apache-tvm": "1", "source.lowering": "2", "model.digest": "3", "setting.x": "4"})
@@ -98,7 +98,7 @@ def test_a_full_disk_leaves_the_object_out(kernels: Kernels, workdir: Path, monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("service.jobs.kernels.write_file", full)
+        patch.setattr("relaxc.service.jobs.kernels.write_file", full)
         assert adopted(kernels, workdir, Record(KEYS[0], elf())) == 0
     assert adopted(kernels, workdir, Record(KEYS[0], elf())) == 1
 

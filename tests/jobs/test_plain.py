@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import CompileFailed
-from service.jobs.job import Origin
-from service.process.failures import log_tail
-from service.process.plain import open_left, open_plain, plain_file
+from relaxc.service.errors import CompileFailed
+from relaxc.service.jobs.job import Origin
+from relaxc.service.process.failures import log_tail
+from relaxc.service.process.plain import open_left, open_plain, plain_file
 from tests.jobs.queue.test_desk import ANN, OpenBackend, asks, end_of, log_of
 
 

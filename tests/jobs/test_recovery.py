@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.jobs.database import jobs
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import LOCAL_OWNER, JobRow
-from service.jobs.job import State
-from service.jobs.queue.orphans import remove_orphans
-from service.process.workspace import Workspace
+from relaxc.service.jobs.database import jobs
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import LOCAL_OWNER, JobRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.queue.orphans import remove_orphans
+from relaxc.service.process.workspace import Workspace
 from tests.jobs.conftest import BY_SEED, OpenBackend
 from tests.jobs.durable_entries import SEARCHED
 from tests.jobs.entries import seed_of
@@ -267,7 +267,7 @@ def test_a_half_kept_artifact_is_removed(open_backend: OpenBackend, tmp_path: Pa
 
 
 def test_two_caches_have_two_places_and_one_cache_has_one(tmp_path: Path, database: Database) -> None:
-    from service.jobs.queue.keeper import Keeper
+    from relaxc.service.jobs.queue.keeper import Keeper
 
     places = []
     for cache in ("one", "one", "two"):

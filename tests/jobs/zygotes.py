@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from service.process.flavour_zygote import FlavourZygote
-from service.process.pool import Pool
-from service.process.scrubbed import scrubbed_environment
-from service.process.task import Flavour
+from relaxc.service.process.flavour_zygote import FlavourZygote
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.scrubbed import scrubbed_environment
+from relaxc.service.process.task import Flavour
 
 __all__ = ["Lender"]
 

@@ -9,10 +9,10 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from schedules.strict import STRICT
-from service.lowering import pipeline
-from service.lowering.accumulate import AccumulateLocally
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.strict import STRICT
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.accumulate import AccumulateLocally
+from relaxc.service.lowering.target import resolve, to_tvm
 
 
 @T.prim_func(s_tir=True)

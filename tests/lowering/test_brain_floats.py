@@ -10,9 +10,9 @@ import pytest
 import tvm
 from tvm import s_tir, te, tirx
 
-from service.lowering import pipeline
-from service.lowering.brain_floats import KeepBrainFloats
-from service.lowering.target import host_features, resolve, to_tvm
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.brain_floats import KeepBrainFloats
+from relaxc.service.lowering.target import host_features, resolve, to_tvm
 
 pipeline.register()
 NEEDED = pytest.mark.skipif("avx512bf16" not in host_features(), reason="needs avx512bf16")

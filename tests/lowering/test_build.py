@@ -14,11 +14,11 @@ import pytest
 import tvm
 from tvm import relax
 
-from service import config
-from service.config import Settings
-from service.errors import CompileFailed, ToolMissing
-from service.lowering import build, schedule, tools
-from service.lowering.target import resolve, to_tvm
+from relaxc.service import config
+from relaxc.service.config import Settings
+from relaxc.service.errors import CompileFailed, ToolMissing
+from relaxc.service.lowering import build, schedule, tools
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import legalized
 
 R = relax.op
@@ -69,7 +69,7 @@ SCRIPT = """
 import hashlib, sys
 from pathlib import Path
 from tests.lowering.test_build import ready
-from service.lowering import build
+from relaxc.service.lowering import build
 build(*ready("x86-64-v3"), Path(sys.argv[1]))
 print(hashlib.sha256(Path(sys.argv[1]).read_bytes()).hexdigest())
 """

@@ -6,10 +6,10 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from service.lowering.code_target import to_code_target
-from service.lowering.objects import compiled
-from service.lowering.target import resolve, to_tvm
-from service.process.timings import Timings
+from relaxc.service.lowering.code_target import to_code_target
+from relaxc.service.lowering.objects import compiled
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.process.timings import Timings
 
 
 @T.prim_func(s_tir=True)

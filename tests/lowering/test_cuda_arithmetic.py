@@ -9,13 +9,13 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from service.lowering import pipeline
-from service.lowering.apply import finish
-from service.lowering.build import KERNEL
-from service.lowering.code_target import to_code_target
-from service.lowering.cuda_arithmetic import CudaArithmetic, with_extremes
-from service.lowering.target import resolve
-from service.process.environment import environment_variable
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.apply import finish
+from relaxc.service.lowering.build import KERNEL
+from relaxc.service.lowering.code_target import to_code_target
+from relaxc.service.lowering.cuda_arithmetic import CudaArithmetic, with_extremes
+from relaxc.service.lowering.target import resolve
+from relaxc.service.process.environment import environment_variable
 
 SPEC = resolve("cuda-sm90")
 

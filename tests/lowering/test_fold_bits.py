@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from service.lowering.fold_bits import FoldBits
+from relaxc.service.lowering.fold_bits import FoldBits
 
 
 def rewritten(value: Any) -> Any:

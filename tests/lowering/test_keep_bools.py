@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from service import compiler
-from service.runtime import load
+from relaxc.service import compiler
+from relaxc.service.runtime import load
 from tests.frontend.pt2.support import export
 
 

@@ -10,11 +10,11 @@ import tvm_ffi
 from onnx import TensorProto
 from tvm.script import tirx as T
 
-from service.frontend import reference
-from service.lowering import pipeline
-from service.lowering.keep_nan import KeepNan
-from service.lowering.target import resolve, to_tvm
-from service.request import ModelFormat
+from relaxc.service.frontend import reference
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.keep_nan import KeepNan
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.frontend.onnx.test_quantized import compiled
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.artifact.key import Key
-from service.errors import CompileFailed, CompilerCrashed
-from service.jobs.kernels import Journal, Kernels
-from service.lowering import objects
-from service.lowering.kernel_builder import start_builder
-from service.lowering.kernel_cache import path_of, records
-from service.process.timings import Timings
+from relaxc.service.artifact.key import Key
+from relaxc.service.errors import CompileFailed, CompilerCrashed
+from relaxc.service.jobs.kernels import Journal, Kernels
+from relaxc.service.lowering import objects
+from relaxc.service.lowering.kernel_builder import start_builder
+from relaxc.service.lowering.kernel_cache import path_of, records
+from relaxc.service.process.timings import Timings
 from tests.lowering.test_objects import texts_of
 
 TOOLS = Key.of({"version.apache-tvm": "1"})

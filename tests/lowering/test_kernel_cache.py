@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.lowering.kernel_cache import Record, is_object, kernel_key, packed, path_of, read_object, records
+from relaxc.service.lowering.kernel_cache import Record, is_object, kernel_key, packed, path_of, read_object, records
 from tests.lowering.object_files import elf
 
 KEY, OTHER = kernel_key("tools", b"target", b"text"), kernel_key("tools", b"target", b"other")

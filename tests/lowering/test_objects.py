@@ -11,10 +11,10 @@ import tvm
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from service.lowering import build
-from service.lowering.objects import grouped, kernel_of, kernels_of, object_of, text_of
-from service.lowering.target import resolve
-from service.process.timings import Timings
+from relaxc.service.lowering import build
+from relaxc.service.lowering.objects import grouped, kernel_of, kernels_of, object_of, text_of
+from relaxc.service.lowering.target import resolve
+from relaxc.service.process.timings import Timings
 from tests.lowering.test_build import ready
 
 
@@ -147,7 +147,7 @@ def test_objects_from_elsewhere_are_linked_as_those_of_this_process(tmp_path) ->
 def test_what_is_warmed_up_can_be_forked() -> None:
     script = (
         "import os, gc\n"
-        "from service.lowering.objects import warm_up\n"
+        "from relaxc.service.lowering.objects import warm_up\n"
         "before = len(os.listdir('/proc/self/task'))\n"
         "warm_up()\n"
         "assert len(os.listdir('/proc/self/task')) == before and gc.get_freeze_count()"

@@ -11,11 +11,11 @@ import pytest
 import tvm
 from tvm import relax
 
-from service.errors import UnsupportedModel
-from service.lowering.build import build
-from service.lowering.outside_functions import _is_in_runtime
-from service.passes import finalize
-from service.request import TargetSpec
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.lowering.build import build
+from relaxc.service.lowering.outside_functions import _is_in_runtime
+from relaxc.service.passes import finalize
+from relaxc.service.request import TargetSpec
 from tests.passes.graphs import TARGET, graph
 
 SPEC = TargetSpec("here", "llvm", triple="x86_64-linux-gnu")
@@ -40,7 +40,7 @@ def test_what_the_runtime_has_is_built(tmp_path: Path) -> None:
 
 def test_what_is_said_to_be_there_is_there_without_tvm() -> None:
     code = (
-        "import sys, tvm_ffi\nfrom service.runtime.tvm_runtime import load_libraries\nload_libraries()\n"
+        "import sys, tvm_ffi\nfrom relaxc.service.runtime.tvm_runtime import load_libraries\nload_libraries()\n"
         "assert 'tvm' not in sys.modules\n"
         "print([tvm_ffi.get_global_func(name, allow_missing=True) is not None for name in sys.argv[1:]])"
     )

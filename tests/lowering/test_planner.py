@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from schedules.cpu import planning
-from schedules.hardware import cpu_of
-from schedules.operators import Attention, Conv2d, Depthwise2d, Operator, Pool2d, operator_from
-from service.lowering.planner import RecordPlanner, workload_of_operator
-from service.lowering.target import resolve, to_tvm
-from service.records.files import read
-from service.records.record import RecordSet, RecordTarget
-from service.records.sources import SHIPPED
-from service.request import TargetSpec
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.operators import Attention, Conv2d, Depthwise2d, Operator, Pool2d, operator_from
+from relaxc.service.lowering.planner import RecordPlanner, workload_of_operator
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.records.files import read
+from relaxc.service.records.record import RecordSet, RecordTarget
+from relaxc.service.records.sources import SHIPPED
+from relaxc.service.request import TargetSpec
 from tests.records.samples import record
 
 SPEC = resolve("x86-64-v3")

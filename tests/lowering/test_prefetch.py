@@ -10,12 +10,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
-from schedules.ir import tir
-from schedules.ir.moves import PREFETCH_AHEAD
-from schedules.strict import STRICT
-from service.lowering import pipeline
-from service.lowering.prefetch import InsertPrefetches
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.moves import PREFETCH_AHEAD
+from relaxc.schedules.strict import STRICT
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.prefetch import InsertPrefetches
+from relaxc.service.lowering.target import resolve, to_tvm
 
 PANELS, TILES, DEPTH, WIDTH = 3, 4, 8, 32
 

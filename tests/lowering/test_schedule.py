@@ -10,15 +10,15 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.script import tirx as T
 
-from schedules.cpu import RULES
-from schedules.strict import STRICT
-from schedules.template import Declined, Schedule
-from service.errors import CompileFailed
-from service.lowering import schedule
-from service.lowering import schedule as schedule_function
-from service.lowering.schedule import points_of
-from service.lowering.target import resolve, to_tvm
-from service.records.record import Record, RecordSet, RecordTarget
+from relaxc.schedules.cpu import RULES
+from relaxc.schedules.strict import STRICT
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.errors import CompileFailed
+from relaxc.service.lowering import schedule
+from relaxc.service.lowering import schedule as schedule_function
+from relaxc.service.lowering.schedule import points_of
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
 from tests.records.samples import record_of_row
 from tests.schedules.harness import legalized, run
 
@@ -47,7 +47,7 @@ def test_equal_functions_are_scheduled_once(monkeypatch):
     module = two_equal_products()
     again = tvm.IRModule({**dict(module.functions_items()), relax.GlobalVar("twin"): module["matmul"]})
     asked = []
-    from schedules.cpu import RULES
+    from relaxc.schedules.cpu import RULES
 
     matmul = next(rule for rule in RULES if rule.name == "cpu.matmul")
     original = type(matmul).apply
@@ -203,7 +203,7 @@ class _Takes:
 
 
 def test_only_a_schedule_error_is_a_decline(monkeypatch):
-    from schedules import cpu
+    from relaxc.schedules import cpu
 
     monkeypatch.setattr(cpu, "RULES", (_Breaks(s_tir.ScheduleError("Error message: no such loop")), *cpu.RULES))
     with pytest.raises(CompileFailed, match=r"test\.breaks took a PrimFunc on which TVM then refused a step"):
@@ -243,6 +243,6 @@ def test_opt_level_1_and_0_give_the_same_values():
 
 
 def test_the_package_gives_the_function_and_not_the_module():
-    import service.lowering.schedule
+    import relaxc.service.lowering.schedule
 
-    assert callable(schedule_function) and service.lowering.schedule is schedule_function
+    assert callable(schedule_function) and relaxc.service.lowering.schedule is schedule_function

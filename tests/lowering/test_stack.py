@@ -8,8 +8,8 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 
 
 def built(elements: int):

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from service import machine
-from service.errors import InvalidTarget
-from service.lowering import target
-from service.lowering.target import resolve, tags, to_tvm
-from service.machine import Cpu, Gpu, missing_features, parse_cpuinfo
-from service.request import TargetSpec
+from relaxc.service import machine
+from relaxc.service.errors import InvalidTarget
+from relaxc.service.lowering import target
+from relaxc.service.lowering.target import resolve, tags, to_tvm
+from relaxc.service.machine import Cpu, Gpu, missing_features, parse_cpuinfo
+from relaxc.service.request import TargetSpec
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from schedules.cuda.triton_call import Argument, Launch, TritonCall
-from service.errors import CompileFailed, PluginError, ToolMissing
-from service.lowering import triton_compile
-from service.lowering.triton_compile import Binary, Job, compile_kernels
+from relaxc.schedules.cuda.triton_call import Argument, Launch, TritonCall
+from relaxc.service.errors import CompileFailed, PluginError, ToolMissing
+from relaxc.service.lowering import triton_compile
+from relaxc.service.lowering.triton_compile import Binary, Job, compile_kernels
 from tests.triton_kernels import KERNELS, call, disassembled, needs_triton
 
 DTYPES = ("float16", "float32")

@@ -13,16 +13,16 @@ import pytest
 from onnx import TensorProto
 from tvm.relax import op
 
-import service
-from schedules.cuda.triton_call import Argument
-from service.config import settings
-from service.errors import PluginError
-from service.lowering import build, schedule
-from service.lowering.build import build_kernel
-from service.lowering.target import resolve, to_tvm
-from service.passes import finalize, load_plugin, optimize
-from service.request import CompileOptions
-from service.runtime import load
+import relaxc
+from relaxc.schedules.cuda.triton_call import Argument
+from relaxc.service.config import settings
+from relaxc.service.errors import PluginError
+from relaxc.service.lowering import build, schedule
+from relaxc.service.lowering.build import build_kernel
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import finalize, load_plugin, optimize
+from relaxc.service.request import CompileOptions
+from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.gpu import needs_gpu
 from tests.passes.graphs import graph, weights
@@ -122,7 +122,7 @@ def test_a_compile_for_two_devices_in_its_sandbox(tmp_path: Path) -> None:
     names = (EXAMPLE.name, "gelu_add_triton.py")
     mine, kernels = (Path(shutil.copy(EXAMPLE.with_name(name), tmp_path)) for name in names)
     net = onnx_model(tmp_path, 33, 77)
-    compiled = partial(service.compile, net, target=BOTH, options=CompileOptions(plugins=(str(mine),)))
+    compiled = partial(relaxc.compile, net, target=BOTH, options=CompileOptions(plugins=(str(mine),)))
     made = compiled()
     rows = [row["kernel"] for part in made.manifest.parts for row in part.schedule]
     assert rows == ["triton: fused_gelu_add.gelu_add"] * 2 and made.manifest.versions["triton"]
@@ -139,7 +139,7 @@ def test_it_is_right_on_a_gpu(part: str, monkeypatch: pytest.MonkeyPatch, tmp_pa
     import torch
 
     options = CompileOptions(plugins=(str(EXAMPLE),))
-    made = service.compile(onnx_model(tmp_path, 33, 77), target=BOTH, options=options, output=tmp_path / "m.so")
+    made = relaxc.compile(onnx_model(tmp_path, 33, 77), target=BOTH, options=options, output=tmp_path / "m.so")
     assert made.manifest.verified is True
     monkeypatch.setenv("RELAXC_CUDA_PART", part)
     settings.cache_clear()

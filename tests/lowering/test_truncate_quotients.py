@@ -9,9 +9,9 @@ import tvm
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
 
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
-from service.lowering.truncate_quotients import TruncateQuotients
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.truncate_quotients import TruncateQuotients
 
 
 @T.prim_func

@@ -10,11 +10,11 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from service.lowering import build
-from service.lowering.objects import kernels_of, object_of
-from service.lowering.target import resolve
-from service.lowering.trusted_arguments import trust_arguments
-from service.process.timings import Timings
+from relaxc.service.lowering import build
+from relaxc.service.lowering.objects import kernels_of, object_of
+from relaxc.service.lowering.target import resolve
+from relaxc.service.lowering.trusted_arguments import trust_arguments
+from relaxc.service.process.timings import Timings
 from tests.lowering.test_build import lowered
 from tests.schedules.harness import legalized
 

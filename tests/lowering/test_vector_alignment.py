@@ -8,11 +8,11 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from benchmarks.gpu.gemm_cases import Case, prim_func
-from schedules.ir import tir
-from service.lowering import pipeline
-from service.lowering.apply import finish
-from service.lowering.target import resolve, to_tvm
-from service.lowering.vector_alignment import analyzer_of, is_multiple
+from relaxc.schedules.ir import tir
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.apply import finish
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.vector_alignment import analyzer_of, is_multiple
 from tests.schedules.cuda.sequential import scheduled_by
 
 _SPEC = resolve("cuda-sm90")

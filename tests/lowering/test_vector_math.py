@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from service.lowering import pipeline, schedule
-from service.lowering.target import resolve, to_tvm
-from service.lowering.vector_math import FUNCTIONS, llvm_module
+from relaxc.service.lowering import pipeline, schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.vector_math import FUNCTIONS, llvm_module
 
 pytestmark = pytest.mark.sampled
 

@@ -7,9 +7,9 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
-from service.lowering.vector_tails import VersionVectorLoops
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.vector_tails import VersionVectorLoops
 
 pipeline.register()
 

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from service.lowering.wrap_integers import WrapIntegers
+from relaxc.service.lowering.wrap_integers import WrapIntegers
 
 
 def rewritten(*tensors: Any, kind: str = "llvm", bits: int = 32) -> str:

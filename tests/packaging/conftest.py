@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from service.packaging.package import make_package
+from relaxc.service.packaging.package import make_package
 from tests.packaging.native import Library
 from tests.runtime.conftest import artifact, linear, twice
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import service
+import relaxc
 from benchmarks.peers.quantize import quantize
-from service.artifact.manifest import Manifest
-from service.errors import InvalidOption, MachineMismatch
-from service.packaging.package import make_package
-from service.request import CompileOptions, Precision
-from service.runtime import load
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import InvalidOption, MachineMismatch
+from relaxc.service.packaging.package import make_package
+from relaxc.service.request import CompileOptions, Precision
+from relaxc.service.runtime import load
 from tests import zoo
 from tests.api.conftest import ROOT
 
@@ -54,7 +54,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not list(WHEELS.glob("*.whl")):
         pytest.skip("TVM's wheels for aarch64 are not here: `make build/aarch64` downloads them")
     folder = tmp_path_factory.mktemp("aarch64")
-    made = service.compile(zoo.export("mlp", "onnx"), target="aarch64", output=folder / "mlp.so")
+    made = relaxc.compile(zoo.export("mlp", "onnx"), target="aarch64", output=folder / "mlp.so")
     package = make_package(made.path, folder / "package", runtime=WHEELS)
     assert package.size_bytes < 12 << 20
     return package.folder
@@ -79,7 +79,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("target", DOTS)
 def test_it_gives_the_references_numbers(package: Path, case: Case, target: str, tmp_path: Path) -> None:
-    made = service.compile(case.path, target=target, output=tmp_path / "model.so")
+    made = relaxc.compile(case.path, target=target, output=tmp_path / "model.so")
     manifest = Manifest.read(made.path)
     assert manifest.verified is None  # nothing here runs it
     outputs = ran(package, made.path, case.inputs, CPUS[target], tmp_path)
@@ -100,14 +100,14 @@ def test_bfloat16_is_near(package: Path, tmp_path: Path) -> None:
         (folder := tmp_path / str(precision)).mkdir()
         options = CompileOptions(precision=precision)
         path = zoo.export("bert", "onnx")
-        made = service.compile(path, target="neoverse-v1", options=options, output=folder / "model.so")
+        made = relaxc.compile(path, target="neoverse-v1", options=options, output=folder / "model.so")
         found[precision] = ran(package, made.path, inputs, "max", folder)
     for exact, got in zip(found[None], found[Precision.BF16], strict=True):
         assert 0 < np.abs(got - exact).max() < 0.05 * np.abs(exact).max()
 
 
 def test_a_wrong_cpu_is_refused_by_name(package: Path, tmp_path: Path) -> None:
-    made = service.compile(zoo.export("mlp", "onnx"), target="neoverse-v1", output=tmp_path / "model.so")
+    made = relaxc.compile(zoo.export("mlp", "onnx"), target="neoverse-v1", output=tmp_path / "model.so")
     said = emulated(package, "neoverse-n1", made.path)
     assert said.returncode == 6
     assert "machine-mismatch" in said.stderr
@@ -115,7 +115,7 @@ def test_a_wrong_cpu_is_refused_by_name(package: Path, tmp_path: Path) -> None:
     assert "dotprod" not in said.stderr
     with pytest.raises(MachineMismatch, match="architecture aarch64"):
         load(made.path)
-    here = service.compile(zoo.export("mlp", "onnx"), target="x86-64-v2", output=tmp_path / "here.so")
+    here = relaxc.compile(zoo.export("mlp", "onnx"), target="x86-64-v2", output=tmp_path / "here.so")
     assert "architecture x86_64 (this one is aarch64)" in emulated(package, "max", here.path).stderr
     native = make_package(here.path, tmp_path / "native").folder
     done = subprocess.run([native / "bin/relaxc-run", made.path], capture_output=True, text=True, check=False)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.artifact.elf import read_sections
-from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION
+from relaxc.service.artifact.elf import read_sections
+from relaxc.service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -18,13 +18,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service import machine, processor, tvm_libraries
-from service.artifact.manifest import Manifest
-from service.config import settings
-from service.errors import ArtifactCorrupt, RelaxcError
-from service.request import TargetSpec
-from service.runtime import load
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service import machine, processor, tvm_libraries
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.config import settings
+from relaxc.service.errors import ArtifactCorrupt, RelaxcError
+from relaxc.service.request import TargetSpec
+from relaxc.service.runtime import load
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 from tests.packaging.native import Library, NativeError, Session
 from tests.runtime.conftest import Linears, aligned, linear_signature
 from tests.runtime.test_library import two_parts

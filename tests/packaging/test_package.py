@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import service
-from service import machine
-from service.artifact.manifest import Manifest
-from service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
-from service.packaging.needed import needed_libraries
-from service.packaging.package import SUMS, make_package
-from service.runtime import load
+import relaxc
+from relaxc.service import machine
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
+from relaxc.service.packaging.needed import needed_libraries
+from relaxc.service.packaging.package import SUMS, make_package
+from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.packaging.native import Library
 from tests.runtime.conftest import Linears
@@ -76,7 +76,7 @@ def test_sizes_that_values_decide_need_no_other_library(
 ) -> None:
     """And none of TVM's Python functions."""
     graph = model([node("NonZero", ["x"], ["y"])], [value("x", shape)], [value("y", [2, "n"], TensorProto.INT64)])
-    made = service.compile(write(tmp_path, graph), output=tmp_path / "model.so")
+    made = relaxc.compile(write(tmp_path, graph), output=tmp_path / "model.so")
     assert all((package / "lib" / name).is_file() for name in needed_libraries(made.path, made.manifest))
     found = library.open(made.path, threads=1)({"x": np.array([[0, 2, 0], [3, 0, -1]], np.float32)})
     assert found["y"].tolist() == [[0, 1, 1], [1, 0, 2]]

@@ -10,9 +10,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from service.passes import Optimized, finalize
-from service.passes.common.constants import constant, numpy_dtype
-from service.passes.common.rewrite import op_name
+from relaxc.service.passes import Optimized, finalize
+from relaxc.service.passes.common.constants import constant, numpy_dtype
+from relaxc.service.passes.common.rewrite import op_name
 from tests import quickly
 
 __all__ = ["TARGET", "assert_becomes", "assert_unchanged", "compute", "graph", "operators", "ops", "run", "weights"]
@@ -81,8 +81,8 @@ def operators(module: tvm.IRModule) -> list[str]:
 
 def compute(module: tvm.IRModule, *inputs: Any) -> list[Any]:
     """What a module of operators computes, without any pass but legalization."""
-    from service.passes import optimize
-    from service.request import CompileOptions
+    from relaxc.service.passes import optimize
+    from relaxc.service.request import CompileOptions
 
     return run(optimize(module, TARGET, CompileOptions(opt_level=0)), *inputs)
 

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
+from relaxc.service.passes.common.constants import constant
 
 __all__ = ["HEADS", "QUERIES", "WIDTH", "attention_of", "data", "projected", "round_trip"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tvm.relax import op
 
-from service.passes import load_plugin, optimize
-from service.passes.phase import PHASES
-from service.request import CompileOptions
+from relaxc.service.passes import load_plugin, optimize
+from relaxc.service.passes.phase import PHASES
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_pass.md").read_text(encoding="utf-8")

@@ -10,12 +10,12 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from schedules.strict import STRICT
-from service.errors import CompileFailed, PluginError
-from service.passes import run_phases
-from service.passes.check import Boundary, check
-from service.passes.phase import Phase
-from service.request import CompileOptions
+from relaxc.schedules.strict import STRICT
+from relaxc.service.errors import CompileFailed, PluginError
+from relaxc.service.passes import run_phases
+from relaxc.service.passes.check import Boundary, check
+from relaxc.service.passes.phase import Phase
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tvm.relax import op
 
-from service.errors import CompileFailed, PluginError
-from service.passes import Plugin, load_plugin, optimize
-from service.passes.common.constants import constant
-from service.request import CompileOptions
+from relaxc.service.errors import CompileFailed, PluginError
+from relaxc.service.passes import Plugin, load_plugin, optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph, random, run, weights
 
 pytestmark = pytest.mark.sampled

@@ -11,13 +11,13 @@ import pytest
 import tvm
 
 from docs.generate import PAGES
-from service import frontend
-from service.dump import DumpFolder
-from service.passes import Optimized, optimize
-from service.passes.phase import PHASES
-from service.passes.pipeline import Job, lowering_passes, phases
-from service.request import CompileOptions, Precision
-from service.signature import Signature
+from relaxc.service import frontend
+from relaxc.service.dump import DumpFolder
+from relaxc.service.passes import Optimized, optimize
+from relaxc.service.passes.phase import PHASES
+from relaxc.service.passes.pipeline import Job, lowering_passes, phases
+from relaxc.service.request import CompileOptions, Precision
+from relaxc.service.signature import Signature
 from tests import zoo
 from tests.passes.graphs import TARGET, graph, run, weights
 

@@ -11,11 +11,11 @@ import pytest
 from tvm import tirx
 from tvm.relax import op
 
-from schedules.cuda.triton_call import TritonCall, call_of
-from service.errors import PluginError, ToolMissing
-from service.lowering.target import resolve, to_tvm
-from service.passes import Optimized, load_plugin, optimize, triton_kernel
-from service.request import CompileOptions
+from relaxc.schedules.cuda.triton_call import TritonCall, call_of
+from relaxc.service.errors import PluginError, ToolMissing
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import Optimized, load_plugin, optimize, triton_kernel
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph
 from tests.triton_kernels import EXAMPLE, PLUGIN, gelu_add, plugin
 
@@ -99,7 +99,7 @@ def test_loading_a_plugin_does_not_load_triton() -> None:
     code = f"""
 import sys
 sys.modules["torch"] = None
-from service.passes import load_plugin
+from relaxc.service.passes import load_plugin
 load_plugin({str(EXAMPLE)!r})
 assert "triton" not in sys.modules
 """

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.config import Settings
-from service.process import advice as advice_module
-from service.process.advice import advice
+from relaxc.service.config import Settings
+from relaxc.service.process import advice as advice_module
+from relaxc.service.process.advice import advice
 
 SHARED = {"processes": "unshare(0x20000000): Operation not permitted"}
 
@@ -57,6 +57,6 @@ def test_a_sandbox_that_is_off_has_no_other_reason() -> None:
 def test_bubblewrap_is_advised_where_it_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, program: str, advised: bool
 ) -> None:
-    monkeypatch.setattr("service.process.advice.settings", lambda: Settings(bubblewrap=program))
+    monkeypatch.setattr("relaxc.service.process.advice.settings", lambda: Settings(bubblewrap=program))
     read = {"kernel.apparmor_restrict_unprivileged_userns": "1"}.get
     assert any("Bubblewrap" in line for line in advice(lacking(), read)) is advised

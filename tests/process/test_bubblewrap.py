@@ -17,9 +17,9 @@ __all__ = ["open_folder"]
 PROBED = """
 import json, os, sys
 folder, denied, os.environ["RELAXC_BUBBLEWRAP"] = json.loads(sys.stdin.read())
-from service.process.pool import Pool
-from service.process.probe import probed
-from service.process.task import Flavour, Task
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.probe import probed
+from relaxc.service.process.task import Flavour, Task
 from pathlib import Path
 from tests.weaker_kernel import weaken
 if denied:
@@ -73,8 +73,8 @@ KILLED = """
 import json, os, signal, sys, time
 import psutil
 from pathlib import Path
-from service.process.pool import Pool
-from service.process.task import Flavour, Task
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.task import Flavour, Task
 from tests.waiting import until
 from tests.weaker_kernel import weaken
 folder = Path(sys.stdin.read())

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.process import copying
+from relaxc.service.process import copying
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (1, 1, 7, 5), (3, 1001), (1001, 3)])

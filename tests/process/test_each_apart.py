@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from service.process.each_apart import each_apart
+from relaxc.service.process.each_apart import each_apart
 
 
 def test_every_call_is_answered_in_a_process_of_its_own() -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from service.process import early
-from service.process.apart import shared_processes
-from service.process.early import start_early, take_early
-from service.process.flavour_zygote import FlavourZygote
-from service.process.task import Flavour
-from service.process.worker import _take_settings
+from relaxc.service.process import early
+from relaxc.service.process.apart import shared_processes
+from relaxc.service.process.early import start_early, take_early
+from relaxc.service.process.flavour_zygote import FlavourZygote
+from relaxc.service.process.task import Flavour
+from relaxc.service.process.worker import _take_settings
 from tests.waiting import until
 
 
@@ -64,7 +64,7 @@ def test_it_is_taken_once_by_its_flavour_and_has_our_settings(monkeypatch: pytes
 
 def test_it_ends_with_a_process_that_does_not_want_it() -> None:
     code = (
-        "from service.process import early\n"
+        "from relaxc.service.process import early\n"
         "early.start_early(['compile', 'm.onnx'])\n"
         "print(early._waiting[0].zygote.pid, flush=True)\n"
         "import os; os._exit(0)\n"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from service.process.environment import environment_variable
+from relaxc.service.process.environment import environment_variable
 
 NAME = "RELAXC_TEST_VARIABLE"
 

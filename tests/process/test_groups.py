@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from service.cgroups import Place, unified
-from service.config import Settings
-from service.errors import CompilerOutOfMemory, ServiceError
-from service.process import groups as groups_module
-from service.process.group import JOB, JobGroup
-from service.process.groups import Groups, bound_of_settings, claim_groups, why_no_groups
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.task import Flavour, Task
+from relaxc.service.cgroups import Place, unified
+from relaxc.service.config import Settings
+from relaxc.service.errors import CompilerOutOfMemory, ServiceError
+from relaxc.service.process import groups as groups_module
+from relaxc.service.process.group import JOB, JobGroup
+from relaxc.service.process.groups import Groups, bound_of_settings, claim_groups, why_no_groups
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.task import Flavour, Task
 from tests.waiting import PATIENCE_S, until
 
 LIMITS = Limits(timeout_s=PATIENCE_S, memory_bytes=1 << 30, file_bytes=64 << 20)
@@ -168,7 +168,7 @@ def test_processes_are_bounded_together(bounded: Path) -> None:
 _CLAIMS = """
 import os, subprocess, sys
 from pathlib import Path
-from service.process.groups import claim_groups
+from relaxc.service.process.groups import claim_groups
 base = Path(sys.argv[1])
 (base / "cgroup.procs").write_text(str(os.getpid()))
 child = subprocess.Popen(["sleep", "600"])

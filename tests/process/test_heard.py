@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from service.errors import CompileFailed, UnsupportedModel
-from service.process.bounds import MAX_OUTCOME_BYTES, bounded, checked
-from service.process.heard import Heard
-from service.process.task import finite
+from relaxc.service.errors import CompileFailed, UnsupportedModel
+from relaxc.service.process.bounds import MAX_OUTCOME_BYTES, bounded, checked
+from relaxc.service.process.heard import Heard
+from relaxc.service.process.task import finite
 
 
 def heard(*messages: dict[str, Any]) -> tuple[Heard, list[dict[str, Any]]]:

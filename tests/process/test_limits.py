@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.config import settings
-from service.process.limits import Limits
+from relaxc.service.config import settings
+from relaxc.service.process.limits import Limits
 
 
 @pytest.mark.parametrize("time_s", [1.0, 3600.0])

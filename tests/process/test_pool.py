@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from service.errors import (
+from relaxc.service.errors import (
     Cancelled,
     CompileError,
     CompileFailed,
@@ -28,11 +28,11 @@ from service.errors import (
     StoreUnwritable,
     UnsupportedModel,
 )
-from service.process.flavour_zygote import FlavourZygote, ZygoteGone
-from service.process.limits import Limits
-from service.process.pool import Cancellation, Pool
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Flavour, Task
+from relaxc.service.process.flavour_zygote import FlavourZygote, ZygoteGone
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Cancellation, Pool
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Flavour, Task
 from tests.disks import small_disk
 from tests.namespaces import families, outside
 from tests.waiting import PATIENCE_S, gone, until
@@ -325,8 +325,8 @@ def test_a_zygote_that_imports_ends_when_its_server_is_killed(tmp_path: Path) ->
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")  # imports for longer than the test waits
     code = (
         "import os\n"
-        "from service.process.pool import Pool\n"
-        "from service.process.task import Flavour\n"
+        "from relaxc.service.process.pool import Pool\n"
+        "from relaxc.service.process.task import Flavour\n"
         "pool = Pool()\n"
         "pool.warm(Flavour.PT2)\n"
         "print(pool.pids()[Flavour.PT2], flush=True)\n"
@@ -347,8 +347,8 @@ def test_a_zygote_that_imports_ends_when_its_server_is_killed(tmp_path: Path) ->
 def test_a_killed_server_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import os\n"
-        "from service.process.pool import Pool\n"
-        "from service.process.task import Flavour\n"
+        "from relaxc.service.process.pool import Pool\n"
+        "from relaxc.service.process.task import Flavour\n"
         "pool = Pool()\n"
         "pool.warm(Flavour.ONNX)\n"
         "os.kill(os.getpid(), 9)\n"

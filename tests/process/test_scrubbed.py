@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schedules.strict import STRICT
-from service.config import Settings
-from service.process.scrubbed import NOT_FOR_JOBS, scrubbed_environment
+from relaxc.schedules.strict import STRICT
+from relaxc.service.config import Settings
+from relaxc.service.process.scrubbed import NOT_FOR_JOBS, scrubbed_environment
 
 
 def test_compilers_get_what_they_need_and_no_secret() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import tvm
 from tvm.script import tirx as T
 
-from service.process.timings import Timings, told
+from relaxc.service.process.timings import Timings, told
 
 
 def test_a_step_inside_of_another_counts_for_itself_alone(monkeypatch) -> None:
     now = iter([0.0, 1.0, 3.0, 10.0])
-    monkeypatch.setattr("service.process.timings.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("relaxc.service.process.timings.time.perf_counter", lambda: next(now))
     timings = Timings()
     with timings("outer"), timings("inner"):
         pass

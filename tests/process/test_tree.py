@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.process.sandbox.confine import take_back
-from service.process.tree import MOST_DEPTH, remove_tree, walk
+from relaxc.service.process.sandbox.confine import take_back
+from relaxc.service.process.tree import MOST_DEPTH, remove_tree, walk
 from tests.users import as_user, open_folder
 
 __all__ = ["open_folder"]
@@ -70,7 +70,7 @@ def test_closed_folders_are_removed_and_links_are_not_followed(open_folder: Path
     kept.chmod(0o640)
     for path in (folder / "a" / "b" / "c", folder / "a" / "b", folder / "a", folder):
         path.chmod(0)
-    code = "import sys\nfrom pathlib import Path\nfrom service.process.tree import remove_tree\n"
+    code = "import sys\nfrom pathlib import Path\nfrom relaxc.service.process.tree import remove_tree\n"
     done = as_user(USER, f"{code}remove_tree(Path({str(folder)!r}))", home=open_folder)
     assert done.returncode == 0, done.stderr
     assert not folder.exists()

@@ -13,7 +13,7 @@ _LOOK = """
 import json, sys
 from contextlib import nullcontext
 sys.modules["torch"] = None
-from service.process.tvm_import import quick_import
+from relaxc.service.process.tvm_import import quick_import
 with quick_import() if sys.argv[1] == "quick" else nullcontext():
     import tvm, tvm.relax.frontend.onnx
 import tvm_ffi
@@ -46,7 +46,7 @@ def test_what_is_imported_is_the_same() -> None:
 
 
 def test_an_operator_that_is_not_there_is_no_answer() -> None:
-    from service.process.tvm_import import _Operators
+    from relaxc.service.process.tvm_import import _Operators
 
     class Functions:
         @staticmethod
@@ -66,7 +66,7 @@ def test_an_operator_that_is_not_there_is_no_answer() -> None:
 _CHECKED = """
 import sys
 sys.modules["torch"] = None
-from service.process.tvm_import import quick_import
+from relaxc.service.process.tvm_import import quick_import
 with quick_import():
     from tvm.s_tir import Schedule
 print(hasattr(Schedule.split, "__wrapped__"))

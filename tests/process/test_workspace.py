@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service.process.workspace import Workspace
+from relaxc.service.process.workspace import Workspace
 
 _OPENS_AND_DIES = """
 import os, sys
 from pathlib import Path
-from service.process.workspace import Workspace
+from relaxc.service.process.workspace import Workspace
 space = Workspace(Path(sys.argv[1]))
 (space.folder("job") / "half.so").write_text("half")
 os.kill(os.getpid(), 9)
@@ -20,7 +20,7 @@ os.kill(os.getpid(), 9)
 _DIES_WHILE_IT_REMOVES = """
 import os, sys
 from pathlib import Path
-from service.process import workspace
+from relaxc.service.process import workspace
 def dies(folder, **_):
     (Path(folder) / "lock").unlink()
     os.kill(os.getpid(), 9)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.records.record import Record, RecordTarget
-from service.request import TargetSpec
+from relaxc.service.records.record import Record, RecordTarget
+from relaxc.service.request import TargetSpec
 
 __all__ = ["TARGET", "record", "record_of_row"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.lowering.target import resolve, to_tvm
-from service.records.coverage import Coverage, Kernel, coverage, estimated_cycles
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.records.coverage import Coverage, Kernel, coverage, estimated_cycles
 
 
 def row(function: str, flops: int, **fields: Any) -> dict[str, Any]:

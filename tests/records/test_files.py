@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import InvalidRecords, StoreUnwritable
-from service.records import files
-from service.records.files import append, parse, read, remove, torn_copy
-from service.records.record import RecordSet, RecordTarget
-from service.records.sources import SHIPPED
+from relaxc.service.errors import InvalidRecords, StoreUnwritable
+from relaxc.service.records import files
+from relaxc.service.records.files import append, parse, read, remove, torn_copy
+from relaxc.service.records.record import RecordSet, RecordTarget
+from relaxc.service.records.sources import SHIPPED
 from tests.records.samples import TARGET, record
 from tests.test_layers import ROOT
 from tests.waiting import PATIENCE_S
@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from service.records.files import append
+from relaxc.service.records.files import append
 from tests.records.samples import record
 root, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 for number in range(first, last):
@@ -191,8 +191,8 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     code = f"""
 import resource
 from pathlib import Path
-from service.errors import StoreUnwritable
-from service.records.files import append
+from relaxc.service.errors import StoreUnwritable
+from relaxc.service.records.files import append
 from tests.records.samples import record
 resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 100},) * 2)
 try:

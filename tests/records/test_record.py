@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.lowering.target import resolve
-from service.records.files import record_of
-from service.records.record import Record, RecordSet, RecordTarget, Workload
-from service.request import TargetSpec
+from relaxc.service.lowering.target import resolve
+from relaxc.service.records.files import record_of
+from relaxc.service.records.record import Record, RecordSet, RecordTarget, Workload
+from relaxc.service.request import TargetSpec
 from tests.records.samples import TARGET, record
 
 # Few values of each field of the key, so that keys collide; equal times, so that ties happen.

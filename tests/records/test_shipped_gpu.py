@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from service.records.files import read
-from service.records.record import RecordTarget
-from service.records.sources import SHIPPED
+from relaxc.service.records.files import read
+from relaxc.service.records.record import RecordTarget
+from relaxc.service.records.sources import SHIPPED
 
 FOLDER = SHIPPED / "cuda-sm_90a"
 
@@ -23,7 +23,7 @@ def test_each_beat_the_default_of_its_template_on_a_named_device() -> None:
 
 
 def test_the_folder_names_its_target() -> None:
-    from service.lowering.target import resolve
+    from relaxc.service.lowering.target import resolve
 
     target = resolve((FOLDER / "target.json").read_text())
     assert RecordTarget.of(target).name == FOLDER.name
@@ -35,9 +35,9 @@ def test_a_layer_of_bert_is_compiled_from_them(tmp_path: Path) -> None:
     import torch
 
     from benchmarks.gpu.models import model_of
-    from service.compiler import load_and_schedule, prepare
-    from service.compiling.stages import Stages
-    from service.dump import no_dump
+    from relaxc.service.compiler import load_and_schedule, prepare
+    from relaxc.service.compiling.stages import Stages
+    from relaxc.service.dump import no_dump
 
     module, inputs = model_of("bert", 1, layers=1)
     with torch.no_grad():

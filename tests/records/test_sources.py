@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from service import config
-from service.errors import InvalidRecords
-from service.lowering.target import resolve
-from service.records import sources
-from service.records.files import append
-from service.records.record import RecordTarget, Workload
-from service.records.sources import places, records_for
-from service.request import CompileOptions
+from relaxc.service import config
+from relaxc.service.errors import InvalidRecords
+from relaxc.service.lowering.target import resolve
+from relaxc.service.records import sources
+from relaxc.service.records.files import append
+from relaxc.service.records.record import RecordTarget, Workload
+from relaxc.service.records.sources import places, records_for
+from relaxc.service.request import CompileOptions
 from tests.records.samples import TARGET, record
 
 SPEC = resolve("x86-64-v4")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from schedules import cpu
-from service.records.files import read
-from service.records.record import Record, RecordSet, RecordTarget
-from service.records.sources import SHIPPED
-from service.records.stale import current_versions, stale
+from relaxc.schedules import cpu
+from relaxc.service.records.files import read
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.records.sources import SHIPPED
+from relaxc.service.records.stale import current_versions, stale
 from tests.records.samples import record
 
 VERSIONS = {"llvm": {"cpu.matmul": 2, "cpu.rows": 1}, "cuda": {"cuda.gemv": 1}}

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from tvm import relax, te, tirx
 
-from service.lowering import schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.records.files import read
-from service.records.record import Workload
-from service.records.sources import SHIPPED
-from service.records.workload import describe, workload_of
-from service.request import CompileOptions
+from relaxc.service.lowering import schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.records.files import read
+from relaxc.service.records.record import Workload
+from relaxc.service.records.sources import SHIPPED
+from relaxc.service.records.workload import describe, workload_of
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import graph, weights
 from tests.test_layers import ROOT
 

@@ -1,1 +1,1 @@
-"""Tests of service.runtime."""
+"""Tests of relaxc.service.runtime."""

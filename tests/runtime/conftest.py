@@ -14,11 +14,11 @@ import pytest
 import tvm
 from tvm.script import relax as R
 
-from service import machine
-from service.artifact import pack
-from service.artifact.manifest import Manifest, Requires
-from service.request import TargetSpec
-from service.signature import DimBounds, Signature, TensorSpec
+from relaxc.service import machine
+from relaxc.service.artifact import pack
+from relaxc.service.artifact.manifest import Manifest, Requires
+from relaxc.service.request import TargetSpec
+from relaxc.service.signature import DimBounds, Signature, TensorSpec
 
 VERSION = metadata.version("apache-tvm")
 

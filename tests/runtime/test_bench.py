@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from service.runtime.bench import BenchReport, bench
+from relaxc.service.runtime.bench import BenchReport, bench
 
 
 class _Clock:
@@ -22,7 +22,7 @@ class _Clock:
 
 def test_times_ratios_and_throughput_are_those_of_the_callables(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = itertools.count()
-    monkeypatch.setattr("service.runtime.bench.time", _Clock(now := [0]))
+    monkeypatch.setattr("relaxc.service.runtime.bench.time", _Clock(now := [0]))
 
     def takes(ms: int) -> None:
         now[0] += ms * 1_000_000 + 1000 * (next(calls) % 7)

@@ -14,9 +14,9 @@ import pytest
 import tvm
 from tvm.script import relax as R
 
-from service.errors import InputName, InputShape, InputType
-from service.runtime import Session, load
-from service.signature import DimBounds, Signature, TensorSpec
+from relaxc.service.errors import InputName, InputShape, InputType
+from relaxc.service.runtime import Session, load
+from relaxc.service.signature import DimBounds, Signature, TensorSpec
 from tests.runtime.conftest import Linears, aligned, build, manifest_of
 from tests.runtime.test_session import REFUSED, assert_right, inputs
 

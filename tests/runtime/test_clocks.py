@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import tvm_ffi
 
-from service.runtime import clocks
-from service.runtime.clocks import DeviceClock
+from relaxc.service.runtime import clocks
+from relaxc.service.runtime.clocks import DeviceClock
 
 
 class Cuda:

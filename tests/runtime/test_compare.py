@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.request import Precision
-from service.runtime.compare import compare, judging_dtypes
-from service.runtime.tolerances import TOLERANCES
-from service.runtime.verification import Verification
-from service.signature import Signature, TensorSpec
+from relaxc.service.request import Precision
+from relaxc.service.runtime.compare import compare, judging_dtypes
+from relaxc.service.runtime.tolerances import TOLERANCES
+from relaxc.service.runtime.verification import Verification
+from relaxc.service.signature import Signature, TensorSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -189,7 +189,7 @@ def test_the_worst_of_several_runs_is_reported() -> None:
 
 @given(st.floats(1e-12, 1e12))
 def test_the_tolerance_that_would_pass_is_no_smaller_than_the_error(value: float) -> None:
-    from service.runtime.compare import _rounded
+    from relaxc.service.runtime.compare import _rounded
 
     up = _rounded(value, up=True)
     assert up is not None

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from service.errors import MachineMismatch
-from service.runtime import cuda
-from service.runtime.tvm_runtime import load_libraries
+from relaxc.service.errors import MachineMismatch
+from relaxc.service.runtime import cuda
+from relaxc.service.runtime.tvm_runtime import load_libraries
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

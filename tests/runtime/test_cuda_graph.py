@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.runtime.cuda_graph import CudaRuntime, Graph
+from relaxc.service.runtime.cuda_graph import CudaRuntime, Graph
 
 
 class Library:

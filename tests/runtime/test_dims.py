@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import ArtifactCorrupt, InputShape
-from service.runtime.dims import bind, evaluate, holds, names_in, shape_of
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service.errors import ArtifactCorrupt, InputShape
+from relaxc.service.runtime.dims import bind, evaluate, holds, names_in, shape_of
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service import lowering
-from service.lowering.target import resolve
-from service.runtime.gpu_peak import GpuPeak
-from service.runtime.roofline import limit_of
+from relaxc.service import lowering
+from relaxc.service.lowering.target import resolve
+from relaxc.service.runtime.gpu_peak import GpuPeak
+from relaxc.service.runtime.roofline import limit_of
 
 
 def sheet(tag: str = "cuda-sm90") -> GpuPeak:

@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.errors import InputName, InputShape
-from service.runtime.dims import bind
-from service.runtime.inputs import Draw, drawn, random_inputs
-from service.runtime.sizes import choose_sizes
-from service.signature import DimBounds, Signature, TensorSpec
+from relaxc.service.errors import InputName, InputShape
+from relaxc.service.runtime.dims import bind
+from relaxc.service.runtime.inputs import Draw, drawn, random_inputs
+from relaxc.service.runtime.sizes import choose_sizes
+from relaxc.service.signature import DimBounds, Signature, TensorSpec
 
 SIGNATURE = Signature(
     (

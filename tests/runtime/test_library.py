@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service import machine
-from service.artifact.manifest import Manifest
-from service.artifact.packing import Built, pack_parts
-from service.config import settings
-from service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
-from service.machine import Gpu
-from service.request import TargetSpec
-from service.runtime import load
-from service.runtime.library import chosen
+from relaxc.service import machine
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.artifact.packing import Built, pack_parts
+from relaxc.service.config import settings
+from relaxc.service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
+from relaxc.service.machine import Gpu
+from relaxc.service.request import TargetSpec
+from relaxc.service.runtime import load
+from relaxc.service.runtime.library import chosen
 from tests.runtime.conftest import Linears, manifest_of
 
 HOST = TargetSpec("here", "llvm", triple=f"{machine.cpu().arch}-linux-gnu")
@@ -75,10 +75,10 @@ def test_each_part_has_its_own_code_and_weights(tmp_path, linear, asked, embed):
 _IN_A_SANDBOX = """
 import os, sys
 from pathlib import Path
-from service.artifact.manifest import Manifest, code_extent
-from service.process.sandbox.confine import confine
-from service.process.sandbox.confinement import Confinement, Place
-from service.runtime.library import load_library
+from relaxc.service.artifact.manifest import Manifest, code_extent
+from relaxc.service.process.sandbox.confine import confine
+from relaxc.service.process.sandbox.confinement import Confinement, Place
+from relaxc.service.runtime.library import load_library
 file, folder = Path(sys.argv[1]), Path(sys.argv[2])
 os.chdir(folder)
 confine(folder, Confinement(reads=(file.parent,)), Place(os.getpid(), "a test"))
@@ -124,7 +124,7 @@ def test_an_artifact_of_parts_is_refused_by_their_names(tmp_path, linear, monkey
 
 
 def test_one_part_is_the_file_that_it_was(tmp_path, linear):
-    from service.artifact import pack
+    from relaxc.service.artifact import pack
 
     manifest = manifest_of(linear.signature)
     pack(linear.library, linear.weights, manifest, tmp_path / "a.so", embed_max_bytes=1 << 30)
@@ -135,7 +135,7 @@ def test_one_part_is_the_file_that_it_was(tmp_path, linear):
 def test_what_sorts_is_there_without_tvm_itself() -> None:
     code = """
 import sys
-from service.runtime.tvm_runtime import function
+from relaxc.service.runtime.tvm_runtime import function
 function("tvm.contrib.sort.topk")
 sys.exit("tvm" in sys.modules)
 """

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from service.runtime.measure import FLOOR, OUTLIER, measure, ordinary
+from relaxc.service.runtime.measure import FLOOR, OUTLIER, measure, ordinary
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.runtime.compare import compare
-from service.runtime.moved import MOVED_BY, moved_outputs, quantizations_move_by, scattered_outputs
+from relaxc.service.runtime.compare import compare
+from relaxc.service.runtime.moved import MOVED_BY, moved_outputs, quantizations_move_by, scattered_outputs
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tvm
 
-from service import config, machine
-from service.lowering.target import resolve
-from service.runtime import peak as peak_module
-from service.runtime import probes
-from service.runtime.peak import Level, Peak, instructions, measure, peak
-from service.runtime.roofline import Far, limit_of
+from relaxc.service import config, machine
+from relaxc.service.lowering.target import resolve
+from relaxc.service.runtime import peak as peak_module
+from relaxc.service.runtime import probes
+from relaxc.service.runtime.peak import Level, Peak, instructions, measure, peak
+from relaxc.service.runtime.roofline import Far, limit_of
 from tests.schedules.numpy_tir import numpy_dtype
 
 PEAK = Peak(

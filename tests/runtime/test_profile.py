@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.lowering.target import resolve
-from service.request import TargetSpec
-from service.runtime import Session, load
-from service.runtime import profile as profile_module
-from service.runtime.peak import Level, Peak
-from service.runtime.profile import profile
+from relaxc.service.lowering.target import resolve
+from relaxc.service.request import TargetSpec
+from relaxc.service.runtime import Session, load
+from relaxc.service.runtime import profile as profile_module
+from relaxc.service.runtime.peak import Level, Peak
+from relaxc.service.runtime.profile import profile
 
 PEAK = Peak("here", 2, 100.0, (Level("L1", 1 << 10, 100.0, 50.0), Level("memory", None, 10.0, 10.0)))
 SCHEDULE = (

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-import service
-from service.runtime import load
-from service.runtime.gpu_peak import GpuPeak
-from service.runtime.profile import profile
+import relaxc
+from relaxc.service.runtime import load
+from relaxc.service.runtime.gpu_peak import GpuPeak
+from relaxc.service.runtime.profile import profile
 from tests import zoo
 from tests.gpu import needs_gpu
 
@@ -19,8 +19,8 @@ pytestmark = needs_gpu
 def test_every_kernel_of_a_network_is_timed(tmp_path: Path) -> None:
     model = zoo.build("bert", size="small")
     zoo.write_onnx(model, tmp_path / "bert.onnx")
-    options = service.CompileOptions(precision=service.Precision.FP16)
-    made = service.compile(tmp_path / "bert.onnx", target="cuda", output=tmp_path / "bert.so", options=options)
+    options = relaxc.CompileOptions(precision=relaxc.Precision.FP16)
+    made = relaxc.compile(tmp_path / "bert.onnx", target="cuda", output=tmp_path / "bert.so", options=options)
     session = load(tmp_path / "bert.so")
     given = {spec.name: np.ones(spec.shape, spec.dtype) for spec in session.signature.inputs}
     report = profile(session, given, runs=9)

@@ -15,9 +15,9 @@ import pytest
 import tvm
 from tvm.script import relax as R
 
-from service.runtime import Session, load, replay
-from service.runtime.replay import Work
-from service.signature import Signature, TensorSpec
+from relaxc.service.runtime import Session, load, replay
+from relaxc.service.runtime.replay import Work
+from relaxc.service.signature import Signature, TensorSpec
 from tests.runtime.conftest import Linears, aligned, build, manifest_of
 from tests.runtime.test_session import REFUSED, assert_right, inputs
 

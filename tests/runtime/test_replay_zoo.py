@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import service
-from service.runtime import load
-from service.runtime.inputs import choose_sizes, random_inputs
+import relaxc
+from relaxc.service.runtime import load
+from relaxc.service.runtime.inputs import choose_sizes, random_inputs
 from tests import zoo
 
 
@@ -18,7 +18,7 @@ from tests import zoo
     ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cnn", "lstm", "bert", "llama", "t5_encoder"))],
 )
 def test_a_replay_gives_the_bits_of_the_virtual_machine(name: str, tmp_path: Path) -> None:
-    service.compile(zoo.export(name, "onnx", dynamic=True), output=tmp_path / "net.so")
+    relaxc.compile(zoo.export(name, "onnx", dynamic=True), output=tmp_path / "net.so")
     session, machine = load(tmp_path / "net.so", threads=2), load(tmp_path / "net.so", threads=2)
     machine._replays._any_fits = False
     for sizes in choose_sizes(session.signature):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.runtime.scatter import from_the_others, scatter_of
+from relaxc.service.runtime.scatter import from_the_others, scatter_of
 
 
 def builds(sizes, seed=0):

@@ -21,9 +21,9 @@ import pytest
 import tvm
 from tvm.script import relax as R
 
-from service import machine
-from service.artifact.manifest import Manifest
-from service.errors import (
+from relaxc.service import machine
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import (
     ArtifactCorrupt,
     ArtifactNotFound,
     InputName,
@@ -32,9 +32,9 @@ from service.errors import (
     InvalidOption,
     MachineMismatch,
 )
-from service.request import TargetSpec
-from service.runtime import Session, load
-from service.signature import Signature, TensorSpec
+from relaxc.service.request import TargetSpec
+from relaxc.service.runtime import Session, load
+from relaxc.service.signature import Signature, TensorSpec
 from tests.runtime.conftest import Linears, aligned, build, manifest_of
 from tests.waiting import PATIENCE_S
 
@@ -422,7 +422,7 @@ def test_loading_works_where_torch_cannot_be_imported(artifact: Make) -> None:
 import sys
 sys.modules["torch"] = None
 import numpy as np
-from service import load
+from relaxc import load
 session = load({str(artifact())!r})
 print(session(np.ones((2, 64), np.float32), np.arange(2))["doubled"].tolist())
 """

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import service
-from service.config import settings
-from service.errors import InputType
-from service.runtime import Session, load
+import relaxc
+from relaxc.service.config import settings
+from relaxc.service.errors import InputType
+from relaxc.service.runtime import Session, load
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.gpu import needs_gpu
 
@@ -33,7 +33,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     low = TensorProto.FLOAT16
     outputs = [value("y", [32, 96], low), value("same", [32, 64], low)]
     net = write(folder, model(nodes, [value("x", [32, 64], low)], outputs, w=w, b=b))
-    made = service.compile(net, target="cuda", output=folder / "net.so")
+    made = relaxc.compile(net, target="cuda", output=folder / "net.so")
     assert made.manifest.verified is True, made.manifest.verification
     return folder / "net.so"
 
@@ -42,7 +42,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_part_for_several_gpus_gives_the_same(artifact: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """The first is machine code for sm_90a; `cuda-sm80` runs here by its PTX."""
     folder = artifact.parent
-    made = service.compile(folder / "model.onnx", target="cuda-sm80,cuda-sm90", output=folder / "both.so")
+    made = relaxc.compile(folder / "model.onnx", target="cuda-sm80,cuda-sm90", output=folder / "both.so")
     assert made.manifest.verified is True and len(made.manifest.others) == 1
     monkeypatch.setenv("RELAXC_CUDA_PART", part)
     settings.cache_clear()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import InvalidShape
-from service.runtime.dims import holds
-from service.runtime.sizes import choose_sizes
-from service.signature import Condition, DimBounds, Signature, TensorSpec
+from relaxc.service.errors import InvalidShape
+from relaxc.service.runtime.dims import holds
+from relaxc.service.runtime.sizes import choose_sizes
+from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 
 
 def signature(*conditions: str, gives: str = "n", **bounds: DimBounds) -> Signature:

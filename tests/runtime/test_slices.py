@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.runtime.slices import Slices
+from relaxc.service.runtime.slices import Slices
 
 Array = np.ndarray[Any, Any]
 SHAPE = (1, 24, 12, 12)

@@ -13,10 +13,10 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from service import config, machine
-from service.errors import InvalidOption
-from service.runtime import threads
-from service.runtime.threads import call, checked_threads, default_threads, use_threads
+from relaxc.service import config, machine
+from relaxc.service.errors import InvalidOption
+from relaxc.service.runtime import threads
+from relaxc.service.runtime.threads import call, checked_threads, default_threads, use_threads
 from tests.waiting import PATIENCE_S
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None"  # which tvm would import: seconds for nothing
@@ -68,7 +68,7 @@ def test_a_pool_has_a_worker_for_each_core() -> None:
 def test_the_caller_is_pinned_to_no_core() -> None:
     code = f"""{WITHOUT_TORCH}
 import os
-from service.runtime.threads import use_threads
+from relaxc.service.runtime.threads import use_threads
 before = os.sched_getaffinity(0)
 use_threads(1)
 assert os.sched_getaffinity(0) == before
@@ -92,7 +92,7 @@ def test_a_launch_runs_on_as_many_threads_as_asked(tmp_path: Path, environment: 
     tvm.compile(who_runs, "llvm").export_library(str(library))
     code = f"""{WITHOUT_TORCH}
 import tvm
-from service.runtime.threads import use_threads
+from relaxc.service.runtime.threads import use_threads
 function = tvm.runtime.load_module({str(library)!r})["who_runs"]
 for wanted in (2, 1):
     use_threads(wanted)
@@ -154,7 +154,7 @@ def test_what_a_call_raises_comes_back_from_every_thread(monkeypatch: pytest.Mon
 FORKED = f"""{WITHOUT_TORCH}
 import os, signal, threading
 import numpy, tvm
-from service.runtime.threads import call
+from relaxc.service.runtime.threads import call
 function = tvm.runtime.load_module(LIBRARY)["who_runs"]
 
 def ran():

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.compare import compare
-from service.runtime.ties import ties_of
+from relaxc.service.runtime.compare import compare
+from relaxc.service.runtime.ties import ties_of
 
 Array = np.ndarray[Any, Any]
 

@@ -10,9 +10,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from service.lowering import pipeline, schedule
-from service.lowering.target import resolve, to_tvm
-from service.request import TargetSpec
+from relaxc.service.lowering import pipeline, schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.request import TargetSpec
 from tests.guarded import guarded_tensor
 
 pipeline.register()

@@ -11,8 +11,8 @@ import numpy as np
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
-from schedules.ir import analysis, tir
-from schedules.ir.dtypes import is_float
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.dtypes import is_float
 
 __all__ = ["computed", "numpy_dtype", "random_inputs"]
 

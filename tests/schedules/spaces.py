@@ -12,20 +12,20 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-from schedules import cpu
-from schedules.cpu import planning
-from schedules.cpu.attention.form import MASKED
-from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.hardware import cpu_of
-from schedules.ir.dtypes import is_float
-from schedules.operators import Attention
-from schedules.planned import space_of
-from schedules.template import Declined, Rule, Schedule
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.passes.kernels.attention_compute import AttentionSpec, attention
-from service.request import CompileOptions
+from relaxc.schedules import cpu
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.attention.form import MASKED
+from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.operators import Attention
+from relaxc.schedules.planned import space_of
+from relaxc.schedules.template import Declined, Rule, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.passes.kernels.attention_compute import AttentionSpec, attention
+from relaxc.service.request import CompileOptions
 from tests.guarded import guarded_tensor
 from tests.schedules.harness import assert_close, legalized
 from tests.schedules.numpy_tir import computed, numpy_dtype, random_inputs

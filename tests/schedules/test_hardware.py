@@ -8,9 +8,9 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from schedules.hardware import CPUS, GPUS, Costs, Cpu, Dot, cpu_of, gpu_of
-from service import machine
-from service.lowering.target import resolve, tags, to_tvm
+from relaxc.schedules.hardware import CPUS, GPUS, Costs, Cpu, Dot, cpu_of, gpu_of
+from relaxc.service import machine
+from relaxc.service.lowering.target import resolve, tags, to_tvm
 from tests.test_layers import ROOT
 
 ARCHS = {"sm_80": 99, "sm_89": 99, "sm_90": 99, "sm_90a": 227, "sm_120": 99, "sm_120a": 99}

@@ -7,10 +7,10 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from schedules import cpu, cuda
-from schedules.planned import space_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules import cpu, cuda
+from relaxc.schedules.planned import space_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import legalized
 
 pytestmark = pytest.mark.sampled

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from schedules import cpu
-from schedules.cpu import planning
-from schedules.hardware import cpu_of
-from schedules.operators import BlockMatmul, Conv2d, Depthwise2d, Matmul, Pool2d
-from schedules.plan import plan_of
-from schedules.planned import Planned, space_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules import cpu
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.operators import BlockMatmul, Conv2d, Depthwise2d, Matmul, Pool2d
+from relaxc.schedules.plan import plan_of
+from relaxc.schedules.planned import Planned, space_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cpu.gemm.test_matmul_packed import cpu_named
 from tests.schedules.spaces import CASES, WIDTHS, Case, agree, functions, points, rule
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from schedules.ir.unchecked import UNCHECKED, unchecked_schedule
-from schedules.strict import STRICT, NotStrict, made_up_for
-from service.process.scrubbed import scrubbed_environment
+from relaxc.schedules.ir.unchecked import UNCHECKED, unchecked_schedule
+from relaxc.schedules.strict import STRICT, NotStrict, made_up_for
+from relaxc.service.process.scrubbed import scrubbed_environment
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import log2
 from typing import Any
 
-from service.request import TargetSpec
-from service.tuning.measure.outcome import Noise, Outcome
-from service.tuning.task import Task
+from relaxc.service.request import TargetSpec
+from relaxc.service.tuning.measure.outcome import Noise, Outcome
+from relaxc.service.tuning.task import Task
 
 CHOICES = {
     "rows": tuple(range(1, 15)),

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from service.tuning import cost_model
-from service.tuning.cost_model import CostModel
+from relaxc.service.tuning import cost_model
+from relaxc.service.tuning.cost_model import CostModel
 
 
 def test_the_mark_of_torch_is_away_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:

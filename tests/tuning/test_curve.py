@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.etree import ElementTree
 
-from service.tuning.curve import curve_svg
+from relaxc.service.tuning.curve import curve_svg
 
 HOSTILE = '</text><script>alert("x")</script>\x00\x1b&\ud800'
 

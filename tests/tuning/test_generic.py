@@ -13,17 +13,17 @@ import pytest
 import tvm
 from tvm import te, topi
 
-from service.config import settings
-from service.lowering.build import KERNEL, build_kernel
-from service.lowering.schedule import schedule
-from service.lowering.target import resolve, to_tvm
-from service.records.record import Record, RecordSet, RecordTarget
-from service.request import TargetSpec
-from service.tuning.generic import beginning_with, recorded, seeded, standing
-from service.tuning.measure import MeasureLimits, Measurer
-from service.tuning.measure.builder_worker import known_rules
-from service.tuning.task import CANDIDATE, How, Task
-from service.tuning.tasks import tasks_of
+from relaxc.service.config import settings
+from relaxc.service.lowering.build import KERNEL, build_kernel
+from relaxc.service.lowering.schedule import schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.request import TargetSpec
+from relaxc.service.tuning.generic import beginning_with, recorded, seeded, standing
+from relaxc.service.tuning.measure import MeasureLimits, Measurer
+from relaxc.service.tuning.measure.builder_worker import known_rules
+from relaxc.service.tuning.task import CANDIDATE, How, Task
+from relaxc.service.tuning.tasks import tasks_of
 from tests.records.samples import record
 
 SPEC = resolve("auto")

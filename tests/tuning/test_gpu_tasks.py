@@ -12,26 +12,26 @@ import tvm
 import tvm_ffi
 
 from benchmarks.gpu import gemm_cases
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from schedules.hardware import gpu_of
-from schedules.planned import searched, space_of
-from schedules.template import Declined, Schedule
-from service.errors import InvalidOption, MachineMismatch
-from service.lowering.schedule import schedule
-from service.lowering.target import resolve, to_tvm
-from service.machine import Gpu
-from service.records.files import append, read
-from service.records.record import Record, RecordSet, RecordTarget
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
-from service.tuner import run
-from service.tuning.hints import standing
-from service.tuning.listing import listed
-from service.tuning.measure.builder_worker import known_rules
-from service.tuning.options import TuneOptions
-from service.tuning.session import Session
-from service.tuning.task import TEMPLATE, Task
-from service.tuning.tasks import FoundTasks, tasks_of
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.planned import searched, space_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.errors import InvalidOption, MachineMismatch
+from relaxc.service.lowering.schedule import schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.machine import Gpu
+from relaxc.service.records.files import append, read
+from relaxc.service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
+from relaxc.service.tuner import run
+from relaxc.service.tuning.hints import standing
+from relaxc.service.tuning.listing import listed
+from relaxc.service.tuning.measure.builder_worker import known_rules
+from relaxc.service.tuning.options import TuneOptions
+from relaxc.service.tuning.session import Session
+from relaxc.service.tuning.task import TEMPLATE, Task
+from relaxc.service.tuning.tasks import FoundTasks, tasks_of
 from tests.records.samples import record
 from tests.schedules.cuda.images import prim_func
 from tests.tuning.synthetic import FakeMeasurer
@@ -148,8 +148,8 @@ def test_a_run_keeps_what_won_with_the_gpu_that_it_won_on(
 ) -> None:
     product = found.tasks[0]
     measurer = Measurer({"product": lambda point: 2e-5 if dict(point) == dict(product.default) else 1e-5})
-    monkeypatch.setattr("service.tuning.session.Measurer", lambda *_, **__: measurer)
-    monkeypatch.setattr("service.machine.gpu", lambda: Gpu("A GPU", (9, 0)))
+    monkeypatch.setattr("relaxc.service.tuning.session.Measurer", lambda *_, **__: measurer)
+    monkeypatch.setattr("relaxc.service.machine.gpu", lambda: Gpu("A GPU", (9, 0)))
     model = ModelRef(ModelFormat.ONNX, "0" * 64, 1, Path("model.onnx"))
     request = CompileRequest(model, SPEC, CompileOptions())
     options = TuneOptions(trials=3, into=str(tmp_path / "records"))
@@ -170,7 +170,7 @@ def test_what_means_nothing_on_a_gpu_is_refused_by_name(given: dict[str, Any]) -
 
 
 def test_a_machine_without_such_a_gpu_tunes_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.machine.gpu", lambda: None)
+    monkeypatch.setattr("relaxc.service.machine.gpu", lambda: None)
     model = ModelRef(ModelFormat.ONNX, "0" * 64, 1, Path("model.onnx"))
     with pytest.raises(MachineMismatch, match=r"compute capability 9\.0"):
         run(CompileRequest(model, SPEC, CompileOptions()), TuneOptions(), Path("nowhere"), _unheard)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from service.errors import StoreUnwritable
-from service.tuning.journal import Journal
-from service.tuning.measure.outcome import Outcome
-from service.tuning.plan import Budget
-from service.tuning.run import Candidate, Start, TuningRun
-from service.tuning.task import Task
-from service.tuning.verdict import judge
+from relaxc.service.errors import StoreUnwritable
+from relaxc.service.tuning.journal import Journal
+from relaxc.service.tuning.measure.outcome import Outcome
+from relaxc.service.tuning.plan import Budget
+from relaxc.service.tuning.run import Candidate, Start, TuningRun
+from relaxc.service.tuning.task import Task
+from relaxc.service.tuning.verdict import judge
 from tests.tuning.synthetic import DEFAULT, FakeMeasurer, seconds_of, task
 
 

@@ -9,9 +9,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from service.tuning.features import features
-from service.tuning.search import Search
-from service.tuning.space import Space
+from relaxc.service.tuning.features import features
+from relaxc.service.tuning.search import Search
+from relaxc.service.tuning.space import Space
 from tests.tuning.synthetic import CHOICES, DEFAULT, seconds_of
 
 LEAST = min(seconds_of(dict(zip(CHOICES, values, strict=True))) for values in product(*CHOICES.values()))

@@ -9,17 +9,17 @@ from typing import Any, Self
 
 import pytest
 
-from service.lowering.target import resolve
-from service.records.files import read
-from service.records.record import RecordSet
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
-from service.tuning.journal import Journal
-from service.tuning.measure.outcome import Outcome
-from service.tuning.options import TuneOptions
-from service.tuning.session import Session
-from service.tuning.task import Task
-from service.tuning.tasks import FoundTasks
-from service.tuning.told import ELAPSED, KNOWN, RECORD, START, TRIAL, Told, lines_of, records_of
+from relaxc.service.lowering.target import resolve
+from relaxc.service.records.files import read
+from relaxc.service.records.record import RecordSet
+from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
+from relaxc.service.tuning.journal import Journal
+from relaxc.service.tuning.measure.outcome import Outcome
+from relaxc.service.tuning.options import TuneOptions
+from relaxc.service.tuning.session import Session
+from relaxc.service.tuning.task import Task
+from relaxc.service.tuning.tasks import FoundTasks
+from relaxc.service.tuning.told import ELAPSED, KNOWN, RECORD, START, TRIAL, Told, lines_of, records_of
 from tests.records.samples import record
 from tests.tuning.synthetic import FakeMeasurer, task
 
@@ -29,7 +29,7 @@ TASKS = (task("a"), task("b", weight=3))
 @pytest.fixture(autouse=True)
 def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record has its date: no midnight comes between two runs."""
-    monkeypatch.setattr("service.tuning.provenance.datetime", OneDay)
+    monkeypatch.setattr("relaxc.service.tuning.provenance.datetime", OneDay)
 
 
 class OneDay(datetime):
@@ -81,7 +81,7 @@ def tune(
     (folder / KNOWN).write_text(lines_of(known))
     measurer, told = Measurer(), list(known)
     measurer.most = most
-    monkeypatch.setattr("service.tuning.session.Measurer", lambda *_, **__: measurer)
+    monkeypatch.setattr("relaxc.service.tuning.session.Measurer", lambda *_, **__: measurer)
     model = ModelRef(ModelFormat.ONNX, "a" * 64, 1, folder / "m.onnx")
     request = CompileRequest(model, resolve("x86-64-v3"), CompileOptions(records=given))
     found = FoundTasks(TASKS, (), {})
@@ -123,7 +123,7 @@ def test_a_run_goes_on_on_a_server_that_has_its_records_elsewhere(
 
 def test_what_another_machine_has_measured_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, told, _ = tune(tmp_path / "whole", monkeypatch, known=[])
-    monkeypatch.setattr("service.machine.model_name", lambda: "another CPU")
+    monkeypatch.setattr("relaxc.service.machine.model_name", lambda: "another CPU")
     again, _, _ = tune(tmp_path / "again", monkeypatch, known=told)
     assert again.measured == whole.measured
 

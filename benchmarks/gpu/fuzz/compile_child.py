@@ -66,7 +66,7 @@ def work_of(drawn: Drawn) -> float:
 
 def kernel_of(drawn: Drawn, device: str) -> Kernel:
     """Return what is drawn as a kernel to build: scheduled for the GPU, or as it is for the CPU. Raise ValueError."""
-    from schedules.cuda.common.kernel import TEXT_KERNEL
+    from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
 
     func = SUITES[drawn.suite].prim_func(drawn.case)
     made: dict[str, Any] = {"family": drawn.family, "rule": "none", "template": False, "parameters": {}}
@@ -84,11 +84,11 @@ def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:
 
     A case that names its rule asks it before the others.
     """
-    from schedules.cuda import RULES
-    from schedules.cuda.common.template import HopperTemplate
-    from schedules.template import Declined
-    from service.lowering.apply import apply_rule
-    from service.lowering.target import resolve, to_tvm
+    from relaxc.schedules.cuda import RULES
+    from relaxc.schedules.cuda.common.template import HopperTemplate
+    from relaxc.schedules.template import Declined
+    from relaxc.service.lowering.apply import apply_rule
+    from relaxc.service.lowering.target import resolve, to_tvm
 
     target, chance, declined = to_tvm(resolve(drawn.target)), drawn.chooser(), []
     meant = getattr(drawn.case, "rule", "")
@@ -121,7 +121,7 @@ def build_batch(kernels: list[Kernel], folder: Path, name: str, device: str) -> 
 
 
 def _built(kernels: list[Kernel], folder: Path, name: str, device: str, target: str) -> list[tuple[Entry, str]]:
-    from service.errors import CompileFailed
+    from relaxc.service.errors import CompileFailed
 
     names = {f"kernel{index}": func for index, (_, func) in enumerate(kernels)}
     library = folder / f"{name}.so"
@@ -140,9 +140,9 @@ def _built(kernels: list[Kernel], folder: Path, name: str, device: str, target: 
 
 
 def _build(funcs: Mapping[str, Any], library: Path, device: str, target: str) -> None:
-    from service.lowering.apply import finish
-    from service.lowering.build import build_kernels
-    from service.lowering.target import resolve
+    from relaxc.service.lowering.apply import finish
+    from relaxc.service.lowering.build import build_kernels
+    from relaxc.service.lowering.target import resolve
 
     if device == "cuda":
         spec = resolve(target)

@@ -21,7 +21,7 @@ from benchmarks.gpu.fuzz.draw import SUITES, Drawn, draw
 from benchmarks.gpu.fuzz.run import CHECKER, write_row
 from benchmarks.gpu.manifest import RESULTS, Entry, finished, read_results
 from benchmarks.gpu.processes import Child
-from service.errors import ToolMissing
+from relaxc.service.errors import ToolMissing
 
 __all__ = ["FAMILIES", "chosen", "sanitize"]
 

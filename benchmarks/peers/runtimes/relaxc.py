@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 from benchmarks.peers.cases import Case
@@ -46,13 +46,13 @@ def prepare_with(
 
     `model` is the case's own unless another is given.
     """
-    import service
-    from service.request import Precision
+    import relaxc
+    from relaxc.service.request import Precision
 
-    options = service.CompileOptions(
+    options = relaxc.CompileOptions(
         default_records=default_records, precision=None if precision is None else Precision(precision)
     )
-    made = service.compile(model or onnx_path(case, folder), target=case.target or "auto", options=options)
+    made = relaxc.compile(model or onnx_path(case, folder), target=case.target or "auto", options=options)
     (folder / note).write_text(json.dumps(str(made.path)))
     stages, rows = made.build_record["stages"], made.manifest.schedule
     facts = {
@@ -71,13 +71,11 @@ def load(case: Case, folder: Path, threads: int) -> Loaded:
     return load_from(folder / "relaxc.json", folder, threads)
 
 
-def load_from(note: Path, folder: Path, threads: int) -> Loaded:
+def load_from(note: Path, folder: Path, threads: int, package: str = "relaxc.service") -> Loaded:
     """An artifact needs neither torch, which tvm imports where it can, nor tvm's compiler (110 MiB)."""
     sys.modules["torch"] = None  # type: ignore[assignment]
     os.environ["TVM_USE_RUNTIME_LIB"] = "1"
-    from service.runtime import load
-
-    session = load(json.loads(note.read_text()), threads=threads)
+    session = import_module(f"{package}.runtime").load(json.loads(note.read_text()), threads=threads)
     taken = {spec.name for spec in session.signature.inputs}
     inputs = {name: array for name, array in read_inputs(folder).items() if name in taken}
     return Loaded(lambda: session(inputs), lambda result: list(result.values()))

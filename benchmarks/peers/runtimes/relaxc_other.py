@@ -35,6 +35,11 @@ def version() -> str:
     return done.stdout.strip() or "no git"
 
 
+def program(checkout: Path) -> str:
+    """Return what `python -m` calls there: `relaxc`, or `service` up to 463a2ac."""
+    return "relaxc" if (checkout / "relaxc").is_dir() else "service"
+
+
 def supports(case: Case) -> bool:
     """See Runtime. Nothing, unless a checkout is named."""
     return _folder() is not None
@@ -50,7 +55,7 @@ def prepare(case: Case, folder: Path, threads: int) -> Prepared:
     other = _folder()
     assert other is not None
     artifact, start = folder / "relaxc-other.so", time.perf_counter()
-    command = [sys.executable, "-m", "service", "compile", str(onnx_path(case, folder).resolve())]
+    command = [sys.executable, "-m", program(other), "compile", str(onnx_path(case, folder).resolve())]
     command += options(case)
     environment = {**os.environ, "PYTHONPATH": str(other)}
     subprocess.run([*command, "-o", str(artifact.resolve())], cwd=other, env=environment, check=True)
@@ -64,4 +69,5 @@ def load(case: Case, folder: Path, threads: int) -> Loaded:
     other = _folder()
     assert other is not None
     sys.path.insert(0, str(other))
-    return load_from(folder / _NOTE, folder, threads)
+    package = {"relaxc": "relaxc.service"}.get(program(other), "service")
+    return load_from(folder / _NOTE, folder, threads, package)

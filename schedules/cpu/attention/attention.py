@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from schedules.cpu.attention import attention_plan, word_exponential, word_plan
-from schedules.cpu.attention.form import Attention as Form
-from schedules.cpu.attention.form import Blocking, attention_of
-from schedules.cpu.attention.loops import Plain, Task, attention_loops
-from schedules.cpu.attention.word_products import ByTiles, ByVectors
-from schedules.cpu.attention.word_queries import InWords
-from schedules.cpu.common.tile_registers import MATRIX
-from schedules.hardware import Cpu
-from schedules.ir import tir
-from schedules.ir.dtypes import is_float
-from schedules.ir.types import PrimFunc
-from schedules.ir.work import work_of, worth_parallel
-from schedules.operators import Attention
-from schedules.planned import Planned
-from schedules.template import Declined
+from relaxc.schedules.cpu.attention import attention_plan, word_exponential, word_plan
+from relaxc.schedules.cpu.attention.form import Attention as Form
+from relaxc.schedules.cpu.attention.form import Blocking, attention_of
+from relaxc.schedules.cpu.attention.loops import Plain, Task, attention_loops
+from relaxc.schedules.cpu.attention.word_products import ByTiles, ByVectors
+from relaxc.schedules.cpu.attention.word_queries import InWords
+from relaxc.schedules.cpu.common.tile_registers import MATRIX
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.ir.work import work_of, worth_parallel
+from relaxc.schedules.operators import Attention
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined
 
 __all__ = ["TiledAttention"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from schedules.cpu.attention.form import MOST_VECTORS
-from schedules.cpu.common.register_tile import divisors, fits, step_cycles
-from schedules.hardware import Cpu
-from schedules.operators import Attention
+from relaxc.schedules.cpu.attention.form import MOST_VECTORS
+from relaxc.schedules.cpu.common.register_tile import divisors, fits, step_cycles
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Attention
 
 __all__ = ["PARAMETERS", "default", "estimate", "lanes_of", "points", "refusal", "value_lanes_of"]
 

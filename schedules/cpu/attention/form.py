@@ -1,4 +1,4 @@
-"""Reading attention from the PrimFunc that `service.passes.kernels.attention_compute` describes."""
+"""Reading attention from the PrimFunc that `relaxc.service.passes.kernels.attention_compute` describes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.error import InternalError
 
-from schedules.hardware import Cpu
-from schedules.ir import analysis, tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.dtypes import dtype_bits, is_float
-from schedules.ir.types import Expr, PrimFunc, SBlock, Size, Stmt, TensorLoad, Var
-from schedules.template import Declined
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.dtypes import dtype_bits, is_float
+from relaxc.schedules.ir.types import Expr, PrimFunc, SBlock, Size, Stmt, TensorLoad, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "Sizes", "attention_of", "mask_room"]
 

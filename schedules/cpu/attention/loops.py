@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 from tvm import tirx
 
-from schedules.cpu.attention.form import Attention, Blocking, Index
-from schedules.cpu.attention.queries import Queries
-from schedules.cpu.attention.values import Values
-from schedules.ir import tir
-from schedules.ir.statements import block, loop, sequence
-from schedules.ir.types import Expr, Size, Stmt
+from relaxc.schedules.cpu.attention.form import Attention, Blocking, Index
+from relaxc.schedules.cpu.attention.queries import Queries
+from relaxc.schedules.cpu.attention.values import Values
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import block, loop, sequence
+from relaxc.schedules.ir.types import Expr, Size, Stmt
 
 __all__ = ["Plain", "Task", "attention_loops"]
 

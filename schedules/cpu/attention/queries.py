@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from tvm import tirx
 
-from schedules.cpu.attention.form import Attention, Blocking, Index
-from schedules.cpu.attention.query_block import QueryBlock
-from schedules.cpu.attention.values import Values
-from schedules.cpu.common.register_tile import divisors, unrolled_steps
-from schedules.cpu.common.transposed_tile import is_square_of_two, transposed
-from schedules.ir import tir
-from schedules.ir.statements import block, loop, ramp, sequence, store, unrolled, vectorized
-from schedules.ir.types import Buffer, Expr, Size, Stmt
+from relaxc.schedules.cpu.attention.form import Attention, Blocking, Index
+from relaxc.schedules.cpu.attention.query_block import QueryBlock
+from relaxc.schedules.cpu.attention.values import Values
+from relaxc.schedules.cpu.common.register_tile import divisors, unrolled_steps
+from relaxc.schedules.cpu.common.transposed_tile import is_square_of_two, transposed
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import block, loop, ramp, sequence, store, unrolled, vectorized
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Stmt
 
 __all__ = ["Queries"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from tvm import tirx
 
-from schedules.cpu.attention.form import Attention, Index, Sizes
-from schedules.ir import tir
-from schedules.ir.statements import block, buffer, loop, sequence, store, unrolled, vectorized
-from schedules.ir.types import Buffer, Expr, Stmt
+from relaxc.schedules.cpu.attention.form import Attention, Index, Sizes
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import block, buffer, loop, sequence, store, unrolled, vectorized
+from relaxc.schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["QueryBlock"]
 

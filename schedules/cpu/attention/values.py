@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from schedules.cpu.attention.form import Attention, Blocking, Index
-from schedules.ir import tir
-from schedules.ir.statements import buffer, loop, store, unrolled, vectorized
-from schedules.ir.types import Buffer, Expr, Stmt
+from relaxc.schedules.cpu.attention.form import Attention, Blocking, Index
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import buffer, loop, store, unrolled, vectorized
+from relaxc.schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["Values"]
 

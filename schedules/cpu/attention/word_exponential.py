@@ -6,8 +6,8 @@ import struct
 
 from tvm import tirx
 
-from schedules.hardware import Cpu
-from schedules.ir.types import Expr
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir.types import Expr
 
 __all__ = ["CODE", "exponential", "is_for"]
 

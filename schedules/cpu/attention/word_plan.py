@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from schedules.cpu.attention.form import MOST_VECTORS
-from schedules.cpu.attention.words import PAIR, Blocking
-from schedules.cpu.common.dot_product import STEPS, instruction
-from schedules.cpu.common.register_tile import divisors, fits, step_cycles
-from schedules.cpu.common.tile_registers import MATRIX, REGISTERS
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.operators import Attention
+from relaxc.schedules.cpu.attention.form import MOST_VECTORS
+from relaxc.schedules.cpu.attention.words import PAIR, Blocking
+from relaxc.schedules.cpu.common.dot_product import STEPS, instruction
+from relaxc.schedules.cpu.common.register_tile import divisors, fits, step_cycles
+from relaxc.schedules.cpu.common.tile_registers import MATRIX, REGISTERS
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Attention
 
 __all__ = ["blocking", "default", "estimate", "instruction_of", "is_of_words", "points", "refusal"]
 

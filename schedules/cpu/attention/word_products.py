@@ -6,15 +6,26 @@ from collections.abc import Callable
 
 from tvm import tirx
 
-from schedules.cpu.attention.word_exponential import CODE, exponential
-from schedules.cpu.attention.words import PAIR
-from schedules.cpu.common.dot_product import PAIRED
-from schedules.cpu.common.matrix_code import configuration, declarations, product, release, rows_by_panel
-from schedules.cpu.common.register_tile import unrolled_steps
-from schedules.dots import Dot
-from schedules.ir import tir
-from schedules.ir.statements import block, buffer, call, loop, of_whole, ramp, sequence, store, unrolled, with_code
-from schedules.ir.types import Buffer, Expr, Stmt
+from relaxc.schedules.cpu.attention.word_exponential import CODE, exponential
+from relaxc.schedules.cpu.attention.words import PAIR
+from relaxc.schedules.cpu.common.dot_product import PAIRED
+from relaxc.schedules.cpu.common.matrix_code import configuration, declarations, product, release, rows_by_panel
+from relaxc.schedules.cpu.common.register_tile import unrolled_steps
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import (
+    block,
+    buffer,
+    call,
+    loop,
+    of_whole,
+    ramp,
+    sequence,
+    store,
+    unrolled,
+    with_code,
+)
+from relaxc.schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["ByTiles", "ByVectors"]
 

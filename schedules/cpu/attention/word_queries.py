@@ -7,9 +7,9 @@ from typing import Protocol
 
 from tvm import tirx
 
-from schedules.cpu.attention.form import Attention, Index
-from schedules.cpu.attention.query_block import QueryBlock
-from schedules.cpu.attention.words import (
+from relaxc.schedules.cpu.attention.form import Attention, Index
+from relaxc.schedules.cpu.attention.query_block import QueryBlock
+from relaxc.schedules.cpu.attention.words import (
     PAIR,
     Blocking,
     Heads,
@@ -20,11 +20,11 @@ from schedules.cpu.attention.words import (
     word_buffer,
     words_of,
 )
-from schedules.cpu.attention.words import dtypes as kinds
-from schedules.cpu.common.transposed_tile import transposed
-from schedules.ir import tir
-from schedules.ir.statements import block, buffer, loop, ramp, sequence, store, unrolled, vectorized
-from schedules.ir.types import Buffer, Expr, Stmt
+from relaxc.schedules.cpu.attention.words import dtypes as kinds
+from relaxc.schedules.cpu.common.transposed_tile import transposed
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import block, buffer, loop, ramp, sequence, store, unrolled, vectorized
+from relaxc.schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["InWords", "Product", "WordQueries"]
 

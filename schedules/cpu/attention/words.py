@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from schedules.cpu.attention.form import Attention, Index, Sizes
-from schedules.cpu.common.transposed_tile import transposed
-from schedules.ir import tir
-from schedules.ir.statements import block, buffer, loop, ramp, sequence, store, unrolled, vectorized
-from schedules.ir.types import Buffer, Expr, Stmt
+from relaxc.schedules.cpu.attention.form import Attention, Index, Sizes
+from relaxc.schedules.cpu.common.transposed_tile import transposed
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import block, buffer, loop, ramp, sequence, store, unrolled, vectorized
+from relaxc.schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = [
     "PAIR",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from schedules.dots import Dot
-from schedules.ir.types import LoopRV, TirSchedule
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.ir.types import LoopRV, TirSchedule
 
 __all__ = ["tensorize_codes"]
 

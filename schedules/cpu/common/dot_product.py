@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.ir.dtypes import is_float
-from schedules.ir.types import LoopRV, TirSchedule
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.types import LoopRV, TirSchedule
 
 __all__ = ["PAIRED", "STEPS", "instruction", "steps_of", "tensorize"]
 

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schedules.cpu.common.tile_registers import REGISTERS
-from schedules.dots import Dot
+from relaxc.schedules.cpu.common.tile_registers import REGISTERS
+from relaxc.schedules.dots import Dot
 
 __all__ = ["ROWS", "ROW_BYTES", "Walk", "configuration", "declarations", "product", "release", "rows_by_panel"]
 

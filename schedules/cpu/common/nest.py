@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tvm import ir, s_tir
 
-from schedules.cpu.rows.partial_sums import PARTIAL, row_form
-from schedules.hardware import Cpu
-from schedules.ir import analysis, moves, tir
-from schedules.ir.blocks import block_names
-from schedules.ir.dtypes import dtype_bits, dtype_bytes
-from schedules.ir.types import LoopRV, PrimFunc, SBlock, Size, TirSchedule
-from schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
-from schedules.strict import made_up_for
+from relaxc.schedules.cpu.rows.partial_sums import PARTIAL, row_form
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import analysis, moves, tir
+from relaxc.schedules.ir.blocks import block_names
+from relaxc.schedules.ir.dtypes import dtype_bits, dtype_bytes
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, SBlock, Size, TirSchedule
+from relaxc.schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
+from relaxc.schedules.strict import made_up_for
 
 __all__ = [
     "TASKS_PER_CORE",

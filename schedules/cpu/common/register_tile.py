@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.ir import analysis
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Expr, PrimFunc, SBlock, TirSchedule, Var
-from schedules.template import Declined
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import analysis
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Expr, PrimFunc, SBlock, TirSchedule, Var
+from relaxc.schedules.template import Declined
 
 __all__ = [
     "LOOPED",

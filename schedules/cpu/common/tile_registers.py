@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from schedules.dots import Dot, bits_of
-from schedules.hardware import Cpu
+from relaxc.schedules.dots import Dot, bits_of
+from relaxc.schedules.hardware import Cpu
 
 __all__ = ["MATRIX", "MOST_SUMS", "REGISTERS", "fits", "instructions", "interleaved", "rows_of"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import tirx
 
-from schedules.ir.statements import buffer, ramp, sequence, store
-from schedules.ir.types import Buffer, Expr, Stmt
+from relaxc.schedules.ir.statements import buffer, ramp, sequence, store
+from relaxc.schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["is_square_of_two", "transposed"]
 

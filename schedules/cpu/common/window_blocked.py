@@ -8,14 +8,14 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call
 
-from schedules.cpu.common.register_tile import blocks_around
-from schedules.cpu.common.window_plan import AS_NEEDED, MOST_TAPS, STAGED, Window
-from schedules.hardware import Cpu
-from schedules.ir import moves, tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Expr, For, LoopRV, PrimFunc, SBlock, Stmt, TirSchedule, Var
-from schedules.ir.work import is_expensive, work_of
-from schedules.template import Declined, Parameters
+from relaxc.schedules.cpu.common.register_tile import blocks_around
+from relaxc.schedules.cpu.common.window_plan import AS_NEEDED, MOST_TAPS, STAGED, Window
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import moves, tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Expr, For, LoopRV, PrimFunc, SBlock, Stmt, TirSchedule, Var
+from relaxc.schedules.ir.work import is_expensive, work_of
+from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["schedule", "unfit"]
 

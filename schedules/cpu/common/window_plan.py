@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from schedules.cpu.common.register_tile import divisors
-from schedules.hardware import Cpu
-from schedules.operators import Depthwise2d, Pool2d
+from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Depthwise2d, Pool2d
 
 __all__ = ["AS_NEEDED", "MOST_TAPS", "PARAMETERS", "STAGED", "Window", "default", "estimate", "points", "refusal"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import tvm
 from tvm import te
 
-from schedules.ir.types import Expr
-from schedules.operators import Conv2d
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["conv2d", "fill", "pack_channels", "pack_weight", "pad", "unpack_channels"]
 

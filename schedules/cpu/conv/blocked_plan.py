@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import add
 
-from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
-from schedules.cpu.common.register_tile import LOOPED, UNROLLED_COLUMNS, divisors, fits, round_up, step_cycles
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.operators import Conv2d
+from relaxc.schedules.cpu.common.dot_product import STEPS, instruction, steps_of
+from relaxc.schedules.cpu.common.register_tile import LOOPED, UNROLLED_COLUMNS, divisors, fits, round_up, step_cycles
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Conv2d
 
 __all__ = ["PARAMETERS", "Layout", "default", "dot_of", "estimate", "is_blockable", "points", "refusal", "row_tile"]
 

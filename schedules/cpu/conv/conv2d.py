@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from schedules.cpu.gemm import register_blocked as gemm
-from schedules.cpu.gemm.matmul import inlined, schedule_contraction
-from schedules.hardware import cpu_of
-from schedules.ir.contraction import Contraction, find
-from schedules.ir.types import PrimFunc, Target
-from schedules.template import Choices, Declined, Parameters, Schedule
+from relaxc.schedules.cpu.gemm import register_blocked as gemm
+from relaxc.schedules.cpu.gemm.matmul import inlined, schedule_contraction
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir.contraction import Contraction, find
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule
 
 __all__ = ["Conv2d"]
 
@@ -24,13 +24,13 @@ class Conv2d:
     version = 2
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         cpu, func = cpu_of(target), inlined(func)
         found = self._match(func)
         return found if isinstance(found, Declined) else schedule_contraction(func, found, cpu, parameters)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         found = self._match(inlined(func))
         return found if isinstance(found, Declined) else gemm.choices(found, cpu_of(target))
 

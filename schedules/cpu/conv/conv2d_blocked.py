@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 
 from tvm import s_tir
 
-from schedules.cpu.common.dot_product import STEPS, tensorize
-from schedules.cpu.common.register_tile import LOOPED, blocks_around
-from schedules.cpu.conv import blocked_plan
-from schedules.cpu.conv.blocked_plan import Layout
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.ir import moves, tir
-from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
-from schedules.operators import Conv2d
-from schedules.planned import Planned
-from schedules.template import Declined, Parameters
+from relaxc.schedules.cpu.common.dot_product import STEPS, tensorize
+from relaxc.schedules.cpu.common.register_tile import LOOPED, blocks_around
+from relaxc.schedules.cpu.conv import blocked_plan
+from relaxc.schedules.cpu.conv.blocked_plan import Layout
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import moves, tir
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["Conv2dBlocked"]
 

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 
 from tvm import s_tir
 
-from schedules.cpu.common import tile_registers
-from schedules.cpu.common.register_tile import blocks_around
-from schedules.cpu.conv import tiles_plan
-from schedules.cpu.conv.tiles_compute import REGROUPED
-from schedules.cpu.conv.tiles_layout import Layout
-from schedules.cpu.conv.tiles_nest import by_tiles
-from schedules.cpu.conv.tiles_plan import Tasks
-from schedules.dots import accumulator_of
-from schedules.hardware import Cpu
-from schedules.ir.types import PrimFunc
-from schedules.ir.work import work_of, worth_parallel
-from schedules.operators import Conv2d
-from schedules.planned import Planned
-from schedules.template import Declined
+from relaxc.schedules.cpu.common import tile_registers
+from relaxc.schedules.cpu.common.register_tile import blocks_around
+from relaxc.schedules.cpu.conv import tiles_plan
+from relaxc.schedules.cpu.conv.tiles_compute import REGROUPED
+from relaxc.schedules.cpu.conv.tiles_layout import Layout
+from relaxc.schedules.cpu.conv.tiles_nest import by_tiles
+from relaxc.schedules.cpu.conv.tiles_plan import Tasks
+from relaxc.schedules.dots import accumulator_of
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.ir.work import work_of, worth_parallel
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined
 
 __all__ = ["Conv2dTiles"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tvm import s_tir
 
-from schedules.cpu.common.nest import lanes_of, schedule_nests
-from schedules.hardware import cpu_of
-from schedules.ir import analysis, moves, tir
-from schedules.ir.contraction import Contraction, find
-from schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
-from schedules.ir.work import work_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.cpu.common.nest import lanes_of, schedule_nests
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir import analysis, moves, tir
+from relaxc.schedules.ir.contraction import Contraction, find
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
+from relaxc.schedules.ir.work import work_of
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Depthwise"]
 
@@ -30,7 +30,7 @@ class Depthwise:
     version = 2
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         cpu = cpu_of(target)
         found = self._match(func)
         if isinstance(found, Declined):
@@ -43,7 +43,7 @@ class Depthwise:
         return sch if isinstance(sch, Declined) else Schedule(schedule_nests(sch.mod["main"], cpu), p)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         found = self._match(func)
         return found if isinstance(found, Declined) else self._choices(lanes_of(found.block, cpu_of(target)))
 

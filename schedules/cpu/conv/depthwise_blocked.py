@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from schedules.cpu.common import window_blocked, window_plan
-from schedules.cpu.common.window_plan import Window
-from schedules.hardware import Cpu
-from schedules.ir.types import PrimFunc
-from schedules.operators import Depthwise2d
-from schedules.planned import Planned
-from schedules.template import Declined
+from relaxc.schedules.cpu.common import window_blocked, window_plan
+from relaxc.schedules.cpu.common.window_plan import Window
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.operators import Depthwise2d
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined
 
 __all__ = ["DepthwiseBlocked", "default"]
 

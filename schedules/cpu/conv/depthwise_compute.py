@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from tvm import te, topi
 
-from schedules.cpu.conv.blocked_compute import fill, pad
-from schedules.ir.types import Expr
-from schedules.operators import Depthwise2d
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.cpu.conv.blocked_compute import fill, pad
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.operators import Depthwise2d
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["depthwise_conv2d", "pack_weight"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tvm
 from tvm import te
 
-from schedules.cpu.common.dot_product import steps_of
-from schedules.cpu.conv.tiles_layout import Layout
-from schedules.ir.types import Expr
-from schedules.operators import Conv2d
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.cpu.common.dot_product import steps_of
+from relaxc.schedules.cpu.conv.tiles_layout import Layout
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["REGROUPED", "conv2d"]
 

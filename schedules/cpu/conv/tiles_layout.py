@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
-from schedules.cpu.common.dot_product import steps_of
-from schedules.cpu.common.matrix_code import ROWS
-from schedules.operators import Conv2d
+from relaxc.schedules.cpu.common.dot_product import steps_of
+from relaxc.schedules.cpu.common.matrix_code import ROWS
+from relaxc.schedules.operators import Conv2d
 
 __all__ = ["Axis", "Layout"]
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from schedules.cpu.common.matrix_code import ROW_BYTES, ROWS, Walk, configuration, declarations, product, release
-from schedules.cpu.common.tile_registers import rows_of
-from schedules.cpu.conv.tiles_compute import REGROUPED
-from schedules.cpu.conv.tiles_plan import Tasks
-from schedules.cpu.conv.tiles_regroup import Regrouped, bound
-from schedules.dots import Dot
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.statements import buffer, call, loop, of_whole, sequence, store, unrolled, vectorized, with_code
-from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt
-from schedules.template import Declined
+from relaxc.schedules.cpu.common.matrix_code import ROW_BYTES, ROWS, Walk, configuration, declarations, product, release
+from relaxc.schedules.cpu.common.tile_registers import rows_of
+from relaxc.schedules.cpu.conv.tiles_compute import REGROUPED
+from relaxc.schedules.cpu.conv.tiles_plan import Tasks
+from relaxc.schedules.cpu.conv.tiles_regroup import Regrouped, bound
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.statements import (
+    buffer,
+    call,
+    loop,
+    of_whole,
+    sequence,
+    store,
+    unrolled,
+    vectorized,
+    with_code,
+)
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt
+from relaxc.schedules.template import Declined
 
 __all__ = ["by_tiles"]
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from schedules.cpu.common.dot_product import STEPS
-from schedules.cpu.common.matrix_code import ROW_BYTES, ROWS
-from schedules.cpu.common.register_tile import divisors
-from schedules.cpu.common.tile_registers import MATRIX, fits, instructions, interleaved
-from schedules.cpu.conv.blocked_plan import is_blockable
-from schedules.cpu.conv.tiles_layout import Layout
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.operators import Conv2d
+from relaxc.schedules.cpu.common.dot_product import STEPS
+from relaxc.schedules.cpu.common.matrix_code import ROW_BYTES, ROWS
+from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.cpu.common.tile_registers import MATRIX, fits, instructions, interleaved
+from relaxc.schedules.cpu.conv.blocked_plan import is_blockable
+from relaxc.schedules.cpu.conv.tiles_layout import Layout
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Conv2d
 
 __all__ = ["PARAMETERS", "Tasks", "default", "estimate", "instruction_of", "points", "refusal"]
 

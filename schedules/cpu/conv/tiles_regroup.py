@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from schedules.cpu.conv.tiles_plan import Tasks
-from schedules.ir import tir
-from schedules.ir.statements import loop, sequence, store, unrolled, vectorized
-from schedules.ir.types import Buffer, Expr, SBlock, Size, Stmt
+from relaxc.schedules.cpu.conv.tiles_plan import Tasks
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import loop, sequence, store, unrolled, vectorized
+from relaxc.schedules.ir.types import Buffer, Expr, SBlock, Size, Stmt
 
 __all__ = ["Regrouped", "bound"]
 

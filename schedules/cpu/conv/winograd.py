@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from schedules.cpu.common.register_tile import blocks_around, divisors, unrolled_steps
-from schedules.cpu.conv import winograd_plan
-from schedules.cpu.conv.winograd_plan import Problem
-from schedules.hardware import Cpu
-from schedules.ir import moves
-from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
-from schedules.ir.unchecked import unchecked_schedule
-from schedules.ir.work import is_expensive, work_of, worth_parallel
-from schedules.operators import Conv2d
-from schedules.planned import Planned
-from schedules.template import Declined, Parameters
+from relaxc.schedules.cpu.common.register_tile import blocks_around, divisors, unrolled_steps
+from relaxc.schedules.cpu.conv import winograd_plan
+from relaxc.schedules.cpu.conv.winograd_plan import Problem
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import moves
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
+from relaxc.schedules.ir.unchecked import unchecked_schedule
+from relaxc.schedules.ir.work import is_expensive, work_of, worth_parallel
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["Winograd"]
 

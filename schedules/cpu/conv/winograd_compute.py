@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from schedules.ir.types import Expr
-from schedules.operators import Conv2d
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["KERNEL", "POINTS", "amplification", "conv2d", "matrices", "transform_weight"]
 

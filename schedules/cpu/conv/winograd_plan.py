@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 
-from schedules.cpu.common.register_tile import divisors, fits, step_cycles
-from schedules.cpu.conv import blocked_plan
-from schedules.hardware import Cpu
-from schedules.operators import Conv2d
+from relaxc.schedules.cpu.common.register_tile import divisors, fits, step_cycles
+from relaxc.schedules.cpu.conv import blocked_plan
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Conv2d
 
 __all__ = [
     "PARAMETERS",

@@ -9,9 +9,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
-from schedules.ir import tir
-from schedules.ir.strides import Strided
-from schedules.ir.types import Expr, Node, Stmt, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.strides import Strided
+from relaxc.schedules.ir.types import Expr, Node, Stmt, Var
 
 __all__ = ["by_case", "case_depth"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from schedules.cpu.common.nest import schedule_nests
-from schedules.cpu.gemm.matmul import inlined
-from schedules.hardware import cpu_of
-from schedules.ir.types import PrimFunc, Target
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.cpu.common.nest import schedule_nests
+from relaxc.schedules.cpu.gemm.matmul import inlined
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Fallback"]
 
@@ -21,7 +21,7 @@ class Fallback:
     version = 2
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`; never declines."""
+        """See `relaxc.schedules.template.Rule`; never declines."""
         check(parameters or {}, {})
         return Schedule(schedule_nests(inlined(func), cpu_of(target), careful=True))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from schedules.cpu.common.nest import schedule_nests
-from schedules.cpu.elementwise.stream import stream_program
-from schedules.cpu.gemm.matmul import inlined
-from schedules.hardware import cpu_of
-from schedules.ir import analysis
-from schedules.ir.types import PrimFunc, Target
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.cpu.common.nest import schedule_nests
+from relaxc.schedules.cpu.elementwise.stream import stream_program
+from relaxc.schedules.cpu.gemm.matmul import inlined
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir import analysis
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Injective"]
 
@@ -25,7 +25,7 @@ class Injective:
     version = 3
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         reason = _refusal(func)
         if reason is not None:
             return Declined(reason)

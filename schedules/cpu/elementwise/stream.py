@@ -7,16 +7,16 @@ from functools import partial
 
 from tvm import s_tir, tirx
 
-from schedules.cpu.common.nest import TASKS_PER_CORE, lanes_of, work_of_nest
-from schedules.cpu.elementwise.cases import by_case, case_depth
-from schedules.hardware import Cpu
-from schedules.ir import analysis, tir
-from schedules.ir.dtypes import dtype_bits
-from schedules.ir.statements import call, with_code
-from schedules.ir.strides import Strided, strided
-from schedules.ir.transpose_code import transpose_code, transpose_name
-from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt
-from schedules.ir.work import worth_parallel
+from relaxc.schedules.cpu.common.nest import TASKS_PER_CORE, lanes_of, work_of_nest
+from relaxc.schedules.cpu.elementwise.cases import by_case, case_depth
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.dtypes import dtype_bits
+from relaxc.schedules.ir.statements import call, with_code
+from relaxc.schedules.ir.strides import Strided, strided
+from relaxc.schedules.ir.transpose_code import transpose_code, transpose_name
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt
+from relaxc.schedules.ir.work import worth_parallel
 
 __all__ = ["stream_program"]
 

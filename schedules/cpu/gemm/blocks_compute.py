@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from schedules.cpu.common.dot_product import steps_of
-from schedules.cpu.gemm import digits_compute
-from schedules.ir import tir
-from schedules.ir.types import Expr
-from schedules.operators import BlockMatmul
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.cpu.common.dot_product import steps_of
+from relaxc.schedules.cpu.gemm import digits_compute
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.operators import BlockMatmul
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["computation", "pack"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from schedules.ir import tir
-from schedules.ir.types import Expr
-from schedules.operators import BlockMatmul
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.operators import BlockMatmul
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["BYTES", "DIGITS", "PARTIAL", "PREPARED", "TOTALS", "WORD", "computation", "words_of"]
 

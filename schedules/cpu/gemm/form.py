@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes, loop_nest
-from schedules.ir.contraction import Contraction
-from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes, loop_nest
+from relaxc.schedules.ir.contraction import Contraction
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt, Var
 
 __all__ = ["Tile", "gemm_form"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tvm import s_tir
 
-from schedules.cpu.common.nest import rows_are_contiguous, schedule_nests
-from schedules.cpu.gemm import register_blocked as gemm
-from schedules.hardware import Cpu, cpu_of
-from schedules.ir import moves
-from schedules.ir.contraction import Contraction, find
-from schedules.ir.types import PrimFunc, Target
-from schedules.ir.work import work_of
-from schedules.template import Choices, Declined, Parameters, Schedule
+from relaxc.schedules.cpu.common.nest import rows_are_contiguous, schedule_nests
+from relaxc.schedules.cpu.gemm import register_blocked as gemm
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.ir import moves
+from relaxc.schedules.ir.contraction import Contraction, find
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.ir.work import work_of
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule
 
 __all__ = ["Matmul", "inlined", "schedule_contraction"]
 
@@ -29,13 +29,13 @@ class Matmul:
     version = 1
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         cpu, func = cpu_of(target), inlined(func)
         found = self._match(func)
         return found if isinstance(found, Declined) else schedule_contraction(func, found, cpu, parameters)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         found = self._match(inlined(func))
         return found if isinstance(found, Declined) else gemm.choices(found, cpu_of(target))
 

@@ -7,19 +7,19 @@ from math import gcd
 
 from tvm import s_tir
 
-from schedules.cpu.common.code_dot import tensorize_codes
-from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
-from schedules.cpu.common.register_tile import fits, flatten_rows
-from schedules.cpu.gemm.digits_compute import BYTES, DIGITS, PREPARED, WORD
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.ir import analysis, moves
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import LoopRV, PrimFunc, SBlock, TirSchedule
-from schedules.ir.work import work_of, worth_parallel
-from schedules.operators import BlockMatmul
-from schedules.planned import Planned
-from schedules.template import Declined, Parameters
+from relaxc.schedules.cpu.common.code_dot import tensorize_codes
+from relaxc.schedules.cpu.common.dot_product import STEPS, instruction, steps_of
+from relaxc.schedules.cpu.common.register_tile import fits, flatten_rows
+from relaxc.schedules.cpu.gemm.digits_compute import BYTES, DIGITS, PREPARED, WORD
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import analysis, moves
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, SBlock, TirSchedule
+from relaxc.schedules.ir.work import work_of, worth_parallel
+from relaxc.schedules.operators import BlockMatmul
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["MOST_ROWS", "MatmulBlocks", "default"]
 

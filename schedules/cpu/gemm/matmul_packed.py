@@ -8,19 +8,19 @@ from math import gcd
 
 from tvm import s_tir
 
-from schedules.cpu.common.dot_product import STEPS, tensorize
-from schedules.cpu.common.register_tile import blocks_around, flatten_rows
-from schedules.cpu.common.tile_registers import MATRIX
-from schedules.cpu.gemm import matrix_plan, packed_plan
-from schedules.cpu.gemm.matrix_nest import by_registers
-from schedules.cpu.gemm.packed_plan import Layout
-from schedules.hardware import Cpu
-from schedules.ir import moves, tir
-from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
-from schedules.ir.work import work_of, worth_parallel
-from schedules.operators import Matmul
-from schedules.planned import Planned
-from schedules.template import Declined, Parameters
+from relaxc.schedules.cpu.common.dot_product import STEPS, tensorize
+from relaxc.schedules.cpu.common.register_tile import blocks_around, flatten_rows
+from relaxc.schedules.cpu.common.tile_registers import MATRIX
+from relaxc.schedules.cpu.gemm import matrix_plan, packed_plan
+from relaxc.schedules.cpu.gemm.matrix_nest import by_registers
+from relaxc.schedules.cpu.gemm.packed_plan import Layout
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import moves, tir
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
+from relaxc.schedules.ir.work import work_of, worth_parallel
+from relaxc.schedules.operators import Matmul
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["MatmulPacked"]
 

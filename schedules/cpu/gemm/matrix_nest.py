@@ -8,14 +8,14 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Range
 
-from schedules.cpu.common.matrix_code import configuration, declarations, product, release, rows_by_panel
-from schedules.cpu.common.tile_registers import MATRIX, rows_of
-from schedules.cpu.gemm.packed_plan import Layout
-from schedules.dots import Dot
-from schedules.ir import tir
-from schedules.ir.statements import call, sequence, with_code
-from schedules.ir.types import Expr, For, PrimFunc, SBlockRealize, Stmt, Var
-from schedules.template import Parameters
+from relaxc.schedules.cpu.common.matrix_code import configuration, declarations, product, release, rows_by_panel
+from relaxc.schedules.cpu.common.tile_registers import MATRIX, rows_of
+from relaxc.schedules.cpu.gemm.packed_plan import Layout
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import call, sequence, with_code
+from relaxc.schedules.ir.types import Expr, For, PrimFunc, SBlockRealize, Stmt, Var
+from relaxc.schedules.template import Parameters
 
 __all__ = ["by_registers"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from schedules.cpu.common.dot_product import STEPS
-from schedules.cpu.common.register_tile import divisors
-from schedules.cpu.common.tile_registers import MATRIX, MOST_SUMS, fits, instructions, interleaved
-from schedules.cpu.gemm.packed_plan import MOST_TILES, PARAMETERS, Layout, padded_rows
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.operators import Matmul
+from relaxc.schedules.cpu.common.dot_product import STEPS
+from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.cpu.common.tile_registers import MATRIX, MOST_SUMS, fits, instructions, interleaved
+from relaxc.schedules.cpu.gemm.packed_plan import MOST_TILES, PARAMETERS, Layout, padded_rows
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Matmul
 
 __all__ = ["default", "estimate", "instruction_of", "points", "refusal"]
 

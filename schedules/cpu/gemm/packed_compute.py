@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tvm import te
 
-from schedules.cpu.common.dot_product import steps_of
-from schedules.ir import tir
-from schedules.ir.types import Expr
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.cpu.common.dot_product import steps_of
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["computation", "pack"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
-from schedules.cpu.common.register_tile import divisors, fits, round_up, step_cycles, unrolled_steps
-from schedules.dots import Dot
-from schedules.hardware import Cpu
-from schedules.operators import Matmul
+from relaxc.schedules.cpu.common.dot_product import STEPS, instruction, steps_of
+from relaxc.schedules.cpu.common.register_tile import divisors, fits, round_up, step_cycles, unrolled_steps
+from relaxc.schedules.dots import Dot
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Matmul
 
 __all__ = ["MOST_TILES", "PARAMETERS", "Layout", "default", "dot_of", "estimate", "padded_rows", "points", "refusal"]
 

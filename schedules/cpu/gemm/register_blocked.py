@@ -7,14 +7,14 @@ from math import gcd
 
 from tvm import s_tir
 
-from schedules.cpu.common.register_tile import fits, step_cycles
-from schedules.cpu.gemm.form import Tile, gemm_form
-from schedules.hardware import Cpu
-from schedules.ir import moves, tir
-from schedules.ir.contraction import Contraction
-from schedules.ir.dtypes import dtype_bits
-from schedules.ir.types import PrimFunc, TirSchedule
-from schedules.template import Choices, Parameters, check
+from relaxc.schedules.cpu.common.register_tile import fits, step_cycles
+from relaxc.schedules.cpu.gemm.form import Tile, gemm_form
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import moves, tir
+from relaxc.schedules.ir.contraction import Contraction
+from relaxc.schedules.ir.dtypes import dtype_bits
+from relaxc.schedules.ir.types import PrimFunc, TirSchedule
+from relaxc.schedules.template import Choices, Parameters, check
 
 __all__ = ["Blocking", "choices", "default", "from_parameters", "schedule"]
 

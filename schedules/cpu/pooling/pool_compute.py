@@ -7,11 +7,11 @@ from typing import Any
 
 from tvm import te, topi
 
-from schedules.ir.dtypes import is_float
-from schedules.ir.extremes import largest, least
-from schedules.ir.types import Expr
-from schedules.operators import Pool2d
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.extremes import largest, least
+from relaxc.schedules.ir.types import Expr
+from relaxc.schedules.operators import Pool2d
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["pool_image", "pool_windows"]
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from tvm import s_tir
 
-from schedules.cpu.common.register_tile import divisors
-from schedules.hardware import Cpu
-from schedules.ir import moves
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
-from schedules.ir.work import work_of
-from schedules.operators import Pool2d
-from schedules.planned import Planned
-from schedules.template import Declined
+from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import moves
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
+from relaxc.schedules.ir.work import work_of
+from relaxc.schedules.operators import Pool2d
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined
 
 __all__ = ["PoolingImage", "default"]
 

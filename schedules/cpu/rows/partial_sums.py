@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from schedules.ir import analysis, tir
-from schedules.ir.blocks import loop_nest
-from schedules.ir.dtypes import is_condition
-from schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Stmt, Var
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.blocks import loop_nest
+from relaxc.schedules.ir.dtypes import is_condition
+from relaxc.schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Stmt, Var
 
 __all__ = ["PARTIAL", "operator_of", "row_form"]
 

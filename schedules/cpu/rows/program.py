@@ -7,13 +7,13 @@ from math import prod
 
 from tvm import s_tir, tirx
 
-from schedules.cpu.rows.stages import RowFunction, Stage
-from schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, is_whole_sum, loop, summed, vectors
-from schedules.ir import tir
-from schedules.ir.dtypes import is_float
-from schedules.ir.extremes import OF_NUMBERS, any_nan, is_shift
-from schedules.ir.statements import prefetch
-from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt, TensorLoad, Var
+from relaxc.schedules.cpu.rows.stages import RowFunction, Stage
+from relaxc.schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, is_whole_sum, loop, summed, vectors
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.extremes import OF_NUMBERS, any_nan, is_shift
+from relaxc.schedules.ir.statements import prefetch
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt, TensorLoad, Var
 
 __all__ = ["row_program"]
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from tvm import s_tir
 
-from schedules.cpu.common.nest import contiguous_suffix, finish_reduction, lanes_of, vectorize_partial
-from schedules.cpu.gemm.matmul import inlined
-from schedules.cpu.rows.partial_sums import PARTIAL, row_form
-from schedules.hardware import Cpu, cpu_of
-from schedules.ir import analysis, moves
-from schedules.ir.types import PrimFunc, Target, TirSchedule
-from schedules.ir.work import work_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.cpu.common.nest import contiguous_suffix, finish_reduction, lanes_of, vectorize_partial
+from relaxc.schedules.cpu.gemm.matmul import inlined
+from relaxc.schedules.cpu.rows.partial_sums import PARTIAL, row_form
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.ir import analysis, moves
+from relaxc.schedules.ir.types import PrimFunc, Target, TirSchedule
+from relaxc.schedules.ir.work import work_of
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Reduction"]
 
@@ -41,7 +41,7 @@ class Reduction:
     version = 1
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         cpu, func = cpu_of(target), inlined(func)
         stages = _stages(func)
         if isinstance(stages, Declined):
@@ -53,7 +53,7 @@ class Reduction:
         return Schedule(_schedule(func, stages, lanes, cpu), {"lanes": lanes})
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         func = inlined(func)
         stages = _stages(func)
         return stages if isinstance(stages, Declined) else _choices(_lanes(func, stages, cpu_of(target)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from schedules.cpu.common.nest import lanes_of
-from schedules.cpu.gemm.matmul import inlined
-from schedules.cpu.rows.program import row_program
-from schedules.cpu.rows.stages import RowFunction, row_function
-from schedules.hardware import Cpu, cpu_of
-from schedules.ir.types import PrimFunc, Target
-from schedules.ir.work import work_of, worth_parallel
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.cpu.common.nest import lanes_of
+from relaxc.schedules.cpu.gemm.matmul import inlined
+from relaxc.schedules.cpu.rows.program import row_program
+from relaxc.schedules.cpu.rows.stages import RowFunction, row_function
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.ir.work import work_of, worth_parallel
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Rows"]
 
@@ -30,7 +30,7 @@ class Rows:
     version = 2
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         cpu, func = cpu_of(target), inlined(func)
         found = row_function(func)
         if isinstance(found, Declined):
@@ -42,7 +42,7 @@ class Rows:
         return Schedule(row_program(func, found, parallel=parallel, ahead=_leaves_l2(func, cpu), **chosen), chosen)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         found = row_function(inlined(func))
         return found if isinstance(found, Declined) else _choices(found, cpu_of(target))
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from schedules.cpu.rows.partial_sums import operator_of
-from schedules.ir import analysis, tir
-from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Var
-from schedules.ir.work import is_expensive
-from schedules.template import Declined
+from relaxc.schedules.cpu.rows.partial_sums import operator_of
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Var
+from relaxc.schedules.ir.work import is_expensive
+from relaxc.schedules.template import Declined
 
 __all__ = ["RowFunction", "Stage", "row_function"]
 

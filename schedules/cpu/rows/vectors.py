@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from schedules.ir import tir
-from schedules.ir.dtypes import is_float
-from schedules.ir.types import Buffer, Expr, Stmt, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.types import Buffer, Expr, Stmt, Var
 
 __all__ = ["Vector", "filled", "folded", "in_lanes", "is_whole_sum", "loop", "summed", "vectors"]
 

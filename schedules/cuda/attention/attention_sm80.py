@@ -6,16 +6,16 @@ merged; sums and softmax are fp32. Of few queries the warps of a CTA share the k
 
 from __future__ import annotations
 
-from schedules.cuda.attention.decoding_sm90 import packed
-from schedules.cuda.attention.form import Attention, match
-from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import constants, functions
-from schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.hardware import Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.attention.decoding_sm90 import packed
+from relaxc.schedules.cuda.attention.form import Attention, match
+from relaxc.schedules.cuda.attention.strides import Heads
+from relaxc.schedules.cuda.attention.text import constants, functions
+from relaxc.schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["AttentionSm80", "kernel"]
 
@@ -81,9 +81,9 @@ def _source(attention: Attention, tile: WarpTile) -> str:
     lines = [constants(at, numbers, switches)]
     lines.append("using namespace ampere;\n")
     lines.append("using constant::load;\nusing constant::load_pair;\n")  # loads may go before the copies of others
-    algorithm = (text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "results.cuh", "warps.cuh"))
+    algorithm = (text_of("relaxc.schedules.cuda.attention", name) for name in ("merge.cuh", "results.cuh", "warps.cuh"))
     text = "".join((*lines, functions(at), *algorithm))
-    instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
+    instructions = "".join(text_of("relaxc.schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
     return f"{instructions}namespace NAME_ {{\n{text}}}\n{_entry(at)}"
 
 

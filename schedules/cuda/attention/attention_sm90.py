@@ -6,14 +6,14 @@ algorithm is `kernel.cuh`. Q, K and V are read where they lie, heads split or me
 
 from __future__ import annotations
 
-from schedules.cuda.attention.form import Attention, match
-from schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
-from schedules.cuda.attention.tile import MOST_ROUNDED, Tile, choices, default, order
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
-from schedules.hardware import Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.attention.form import Attention, match
+from relaxc.schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
+from relaxc.schedules.cuda.attention.tile import MOST_ROUNDED, Tile, choices, default, order
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["AttentionSm90"]
 
@@ -86,8 +86,8 @@ def _source(attention: Attention, tile: Tile, gpu: Gpu) -> str:
     lines = [constants(at, numbers, switches)]
     parts = [*lines, functions(at), _tiles(at, tile, gpu), *multiply(tile.block, at.head, at.dtype)]
     parts.append("using namespace ampere;\n")
-    parts += [text_of("schedules.cuda.attention", name) for name in ("results.cuh", "kernel.cuh")]
-    instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
+    parts += [text_of("relaxc.schedules.cuda.attention", name) for name in ("results.cuh", "kernel.cuh")]
+    instructions = "".join(text_of("relaxc.schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'attention')}"
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schedules.cuda.attention.form import Attention
-from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import tensor_map
-from schedules.cuda.common.kernel import TensorMap
+from relaxc.schedules.cuda.attention.form import Attention
+from relaxc.schedules.cuda.attention.strides import Heads
+from relaxc.schedules.cuda.attention.text import tensor_map
+from relaxc.schedules.cuda.common.kernel import TensorMap
 
 __all__ = ["Boxes", "boxes_of"]
 

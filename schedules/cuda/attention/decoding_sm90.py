@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from math import ceil, gcd
 
-from schedules.cuda.attention.boxes import Boxes, boxes_of
-from schedules.cuda.attention.form import Attention, match
-from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
-from schedules.hardware import Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.attention.boxes import Boxes, boxes_of
+from relaxc.schedules.cuda.attention.form import Attention, match
+from relaxc.schedules.cuda.attention.strides import Heads
+from relaxc.schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["DecodingSm90", "packed"]
 
@@ -240,6 +240,6 @@ def _source(attention: Attention, tile: _Tile, gpu: Gpu, k: Boxes, v: Boxes) -> 
     by = ["using namespace ampere;\n"] if few else list(multiply(tile.block, at.head, at.dtype))
     parts = [constants(at, numbers, switches), functions(at), *by, k.text("k_box"), v.text("v_box")]
     algorithm = ("merge.cuh", "decoding.cuh", "decoding_warps.cuh" if few else "decoding_warpgroup.cuh")
-    parts += [text_of("schedules.cuda.attention", name) for name in algorithm]
-    instructions = [text_of("schedules.cuda.common", name) for name in ("hopper.cuh", *["ampere.cuh"] * few)]
+    parts += [text_of("relaxc.schedules.cuda.attention", name) for name in algorithm]
+    instructions = [text_of("relaxc.schedules.cuda.common", name) for name in ("hopper.cuh", *["ampere.cuh"] * few)]
     return f"{''.join(instructions)}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'decoding')}"

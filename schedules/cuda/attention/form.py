@@ -10,18 +10,18 @@ from tvm import tirx
 from tvm.error import InternalError
 from tvm.ir import TensorLoad
 
-from schedules.cuda.attention.logit import Logit, logit_of
-from schedules.cuda.attention.strides import Heads, Place, heads_of, place_of
-from schedules.cuda.common.expression import BYTES, LOW, Unsupported, Writer
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
-from schedules.template import Declined
+from relaxc.schedules.cuda.attention.logit import Logit, logit_of
+from relaxc.schedules.cuda.attention.strides import Heads, Place, heads_of, place_of
+from relaxc.schedules.cuda.common.expression import BYTES, LOW, Unsupported, Writer
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["MASKED", "Attention", "match"]
 
 MASKED = "relaxc.masked_rows"
-"""The PrimFunc's attribute that says what a row without a softmax gets: see `schedules.cpu.attention.form`."""
+"""The PrimFunc's attribute that says what a row without a softmax gets: see `relaxc.schedules.cpu.attention.form`."""
 
 _MAX_ELEMENTS = 1 << 30
 _MAX_HEAD = 256
@@ -34,7 +34,7 @@ _SCORES, _LOGITS, _WEIGHTS, _ROUNDED, _VALUES, _OUT = (
 class Attention:
     """`out[b, h, m, :] = sum over n of softmax over n of logit(q[b, h, m, :] · k[b, h / group, n, :]) * v[…, n, :]`.
 
-    `q`, `k`, `v` are of the 16-bit `dtype`, `head` columns a row; `masked` as in `schedules.cpu.attention.form`.
+    `q`, `k`, `v` are of the 16-bit `dtype`, `head` columns a row; `masked` as in `relaxc.schedules.cpu.attention.form`.
     """
 
     batch: int

@@ -9,9 +9,9 @@ from math import inf
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.expression import Pair, Unsupported, Writer
-from schedules.ir import tir
-from schedules.ir.types import Buffer, Expr, SBlock, Var
+from relaxc.schedules.cuda.common.expression import Pair, Unsupported, Writer
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, Expr, SBlock, Var
 
 __all__ = ["Logit", "logit_of"]
 

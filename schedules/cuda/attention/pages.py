@@ -9,9 +9,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.ir import tir
-from schedules.ir.types import Buffer, Expr, Size, Var
-from schedules.template import Declined
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["Pages", "Table", "split_rows", "table_of"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from schedules.cuda.attention.pages import Pages, Table, split_rows, table_of
-from schedules.ir import tir
-from schedules.ir.types import Buffer, Expr, Var
-from schedules.template import Declined
+from relaxc.schedules.cuda.attention.pages import Pages, Table, split_rows, table_of
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, Expr, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["Heads", "Place", "heads_of", "place_of"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from schedules.cuda.attention.form import Attention
-from schedules.cuda.attention.strides import Heads
-from schedules.cuda.common.expression import C_TYPES, operands_text
-from schedules.cuda.common.kernel import TensorMap
+from relaxc.schedules.cuda.attention.form import Attention
+from relaxc.schedules.cuda.attention.strides import Heads
+from relaxc.schedules.cuda.common.expression import C_TYPES, operands_text
+from relaxc.schedules.cuda.common.kernel import TensorMap
 
 __all__ = ["constants", "entry", "functions", "multiply", "tensor_map"]
 

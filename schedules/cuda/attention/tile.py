@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from schedules.cuda.attention.form import Attention
-from schedules.hardware import Gpu
-from schedules.template import Choices, Parameters
+from relaxc.schedules.cuda.attention.form import Attention
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.template import Choices, Parameters
 
 __all__ = ["MOST_ROUNDED", "Tile", "choices", "default", "order"]
 

@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass
 from math import ceil
 
-from schedules.cuda.attention.form import Attention
-from schedules.hardware import Gpu
-from schedules.template import Choices, Parameters
+from relaxc.schedules.cuda.attention.form import Attention
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.template import Choices, Parameters
 
 __all__ = ["WarpTile", "choices", "default", "refusal"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from schedules.cuda.common.expression import BYTES, FP8, LOW, Pair, Unsupported, Writer, operands_text
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
+from relaxc.schedules.cuda.common.expression import BYTES, FP8, LOW, Pair, Unsupported, Writer, operands_text
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
 
 __all__ = ["Axes", "Epilogue", "epilogue_of", "pair_type"]
 

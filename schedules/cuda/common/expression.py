@@ -9,12 +9,12 @@ from math import inf, isnan
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
-from schedules.cuda.common.gelu import tanh_gelu
-from schedules.cuda.common.integers import ARITHMETIC, wrapping
-from schedules.cuda.common.quantization import BYTES, Quantization, is_within, quantization_of
-from schedules.ir import tir
-from schedules.ir.dtypes import is_float
-from schedules.ir.types import Buffer, Expr, Size, Var
+from relaxc.schedules.cuda.common.gelu import tanh_gelu
+from relaxc.schedules.cuda.common.integers import ARITHMETIC, wrapping
+from relaxc.schedules.cuda.common.quantization import BYTES, Quantization, is_within, quantization_of
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Var
 
 __all__ = ["BYTES", "C_TYPES", "FP8", "LOW", "SHORT", "Pair", "Unsupported", "Writer"]
 

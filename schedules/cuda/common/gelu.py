@@ -8,8 +8,8 @@ from math import isclose, pi, sqrt
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
-from schedules.ir import tir
-from schedules.ir.types import Expr
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Expr
 
 __all__ = ["tanh_gelu"]
 

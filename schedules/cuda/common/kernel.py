@@ -9,8 +9,8 @@ from functools import lru_cache
 from importlib import resources
 from math import prod
 
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import Buffer, PrimFunc
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import Buffer, PrimFunc
 
 __all__ = ["TEXT_KERNEL", "ImageMap", "TensorMap", "TextKernel", "text_of"]
 

@@ -10,8 +10,8 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer, IntervalSet
 
-from schedules.ir import tir
-from schedules.ir.types import Buffer, BufferRegion, Expr, PrimFunc, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, BufferRegion, Expr, PrimFunc, Var
 
 __all__ = ["reads_of_others"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from schedules.ir.types import Expr
+from relaxc.schedules.ir.types import Expr
 
 __all__ = ["BYTES", "Quantization", "is_within", "quantization_of"]
 

@@ -7,9 +7,9 @@ from tvm import s_tir, tirx
 from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 
-from schedules.ir import analysis, tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import PrimFunc, SBlock, Var
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import PrimFunc, SBlock, Var
 
 __all__ = ["race"]
 

@@ -8,9 +8,9 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import SBlock
 
-from schedules.ir import tir
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import Buffer, PrimFunc
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import Buffer, PrimFunc
 
 __all__ = ["allocated", "shared_bytes"]
 

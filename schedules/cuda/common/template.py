@@ -1,4 +1,4 @@
-"""What the templates of CUDA text have in common: how each is a `schedules.template.Rule`, for Hopper and before it."""
+"""What the templates of CUDA text have in common: how each is a Rule, for Hopper and before it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Generic, TypeVar
 
-from schedules.cuda.common.kernel import TextKernel
-from schedules.hardware import Gpu, gpu_of
-from schedules.ir.types import PrimFunc, Target
-from schedules.template import Choices, Declined, Parameters, Points, Schedule, check
+from relaxc.schedules.cuda.common.kernel import TextKernel
+from relaxc.schedules.hardware import Gpu, gpu_of
+from relaxc.schedules.ir.types import PrimFunc, Target
+from relaxc.schedules.template import Choices, Declined, Parameters, Points, Schedule, check
 
 __all__ = ["AmpereTemplate", "HopperTemplate", "trusted", "trusting"]
 
@@ -44,7 +44,7 @@ class HopperTemplate(ABC, Generic[Form]):
     """The architecture whose instructions it is made of."""
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         found = self._matched(func, target)
         if isinstance(found, Declined):
             return found
@@ -62,12 +62,12 @@ class HopperTemplate(ABC, Generic[Form]):
         return Schedule(launch.prim_func(func), parameters)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         found = self._matched(func, target)
         return found if isinstance(found, Declined) else self.choices_of(found, gpu_of(target))
 
     def distinct(self, func: PrimFunc, target: Target) -> Points | Declined:
-        """See `schedules.template.Distinct`: many points of a space of tiles are one text and one launch."""
+        """See `relaxc.schedules.template.Distinct`: many points of a space of tiles are one text and one launch."""
         found = self._matched(func, target)
         if isinstance(found, Declined):
             return found

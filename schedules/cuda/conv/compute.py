@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 
 from tvm import te, tirx
 
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.extremes import largest, least
-from schedules.ir.types import Expr, IterVar, SBlock, Tensor
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.extremes import largest, least
+from relaxc.schedules.ir.types import Expr, IterVar, SBlock, Tensor
 
 __all__ = [
     "LEFT", "VECTOR", "WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "mixed_sum", "pixels", "pointwise", "pool",

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.conv.form import Conv2d, match
-from schedules.cuda.gemm.gemm_sm80 import source
-from schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
-from schedules.hardware import Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.conv.form import Conv2d, match
+from relaxc.schedules.cuda.gemm.gemm_sm80 import source
+from relaxc.schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Conv2dSm80", "kernel"]
 
@@ -57,7 +57,7 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
 
 def kernel(conv: Conv2d, tile: WarpTile, gpu: Gpu) -> TextKernel:
     """Return the launch of `conv` in tiles of `tile`, a CTA each."""
-    copies = text_of("schedules.cuda.conv", "mma_pixels.cuh")
+    copies = text_of("relaxc.schedules.cuda.conv", "mma_pixels.cuh")
     return TextKernel(
         source=source(conv, tile, _numbers(conv), copies),
         maps=(),

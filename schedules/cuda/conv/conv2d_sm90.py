@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from math import ceil
 
-from schedules.cuda.common.expression import LOW
-from schedules.cuda.common.kernel import ImageMap, TensorMap, TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
-from schedules.cuda.conv.form import Conv2d, match
-from schedules.cuda.gemm.gemm_sm90 import source
-from schedules.cuda.gemm.tile import Tile, choices, default, refusal
-from schedules.hardware import Gpu
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.expression import LOW
+from relaxc.schedules.cuda.common.kernel import ImageMap, TensorMap, TextKernel, text_of
+from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.conv.form import Conv2d, match
+from relaxc.schedules.cuda.gemm.gemm_sm90 import source
+from relaxc.schedules.cuda.gemm.tile import Tile, choices, default, refusal
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Conv2dSm90"]
 
@@ -70,7 +70,7 @@ def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:
     ]
     numbers = _numbers(conv, (images, lines, pixels))
     return TextKernel(
-        source=source(conv, tile, gpu, rows=text_of("schedules.cuda.conv", "pixels.cuh"), numbers=numbers),
+        source=source(conv, tile, gpu, rows=text_of("relaxc.schedules.cuda.conv", "pixels.cuh"), numbers=numbers),
         maps=maps,
         pointers=(conv.out, *conv.operands),
         grid=tile.grid(conv, gpu),

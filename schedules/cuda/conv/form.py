@@ -8,16 +8,16 @@ from math import ceil
 
 from tvm import tirx
 
-from schedules.cuda.common.epilogue import Axes, epilogue_of
-from schedules.cuda.common.expression import BYTES, LOW, Unsupported
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.gemm.form import Gemm
-from schedules.ir import tir
-from schedules.ir.analysis import static_parameters
-from schedules.ir.blocks import block_realizes
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import Buffer, PrimFunc, SBlock
-from schedules.template import Declined
+from relaxc.schedules.cuda.common.epilogue import Axes, epilogue_of
+from relaxc.schedules.cuda.common.expression import BYTES, LOW, Unsupported
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.gemm.form import Gemm
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.analysis import static_parameters
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import Buffer, PrimFunc, SBlock
+from relaxc.schedules.template import Declined
 
 __all__ = ["Conv2d", "box_of", "image_of", "match", "pixel_axes", "reduction_with_windows"]
 

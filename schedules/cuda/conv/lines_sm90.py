@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from schedules.cuda.common.expression import C_TYPES
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
-from schedules.cuda.conv.compute import VECTOR
-from schedules.cuda.conv.form import Conv2d, match
-from schedules.cuda.gemm.gemm_sm90 import multiply
-from schedules.hardware import GPUS, Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.expression import C_TYPES
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.conv.compute import VECTOR
+from relaxc.schedules.cuda.conv.form import Conv2d, match
+from relaxc.schedules.cuda.gemm.gemm_sm90 import multiply
+from relaxc.schedules.hardware import GPUS, Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["LinesSm90", "Strip", "kernel"]
 
@@ -157,8 +157,8 @@ def kernel(strip: Strip, gpu: Gpu) -> TextKernel:
     types = f"typedef {C_TYPES[str(conv.out.dtype)]} Out;\nusing namespace hopper;\n"
     body = f"{constants}{types}{conv.epilogue}{multiply(strip.columns, (conv.dtype, conv.dtype), False)}"
     source = (
-        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{body}"
-        f"{text_of('schedules.cuda.conv', 'lines.cuh')}}}\n{_entry(conv)}"
+        f"{text_of('relaxc.schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{body}"
+        f"{text_of('relaxc.schedules.cuda.conv', 'lines.cuh')}}}\n{_entry(conv)}"
     )
     return TextKernel(
         source=source,

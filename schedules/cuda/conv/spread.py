@@ -7,15 +7,15 @@ from math import ceil
 
 from tvm import tirx
 
-from schedules.cuda.common.expression import C_TYPES, LOW
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.conv.compute import LEFT, VECTOR
-from schedules.hardware import Gpu
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Buffer, PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.expression import C_TYPES, LOW
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.conv.compute import LEFT, VECTOR
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Buffer, PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Spread"]
 
@@ -80,9 +80,9 @@ def _kernel(image: Buffer, out: Buffer, left: int) -> TextKernel:
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     types = f"typedef {C_TYPES[str(image.dtype)]} In;\ntypedef {C_TYPES[str(out.dtype)]} Out;\n"
     source = (
-        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n"
+        f"{text_of('relaxc.schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n"
         f"using namespace hopper;\n{constants}{types}"
-        f"{text_of('schedules.cuda.conv', 'spread.cuh')}}}\n"
+        f"{text_of('relaxc.schedules.cuda.conv', 'spread.cuh')}}}\n"
         "__device__ __forceinline__ void NAME(void* shared, const void* image, void* out) {\n"
         "  NAME_::spread((const NAME_::In*)image, (NAME_::Out*)out);\n}\n"
     )

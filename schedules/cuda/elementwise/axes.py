@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tvm import tirx
 
-from schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
-from schedules.ir import tir
-from schedules.ir.strides import nested
-from schedules.ir.types import Expr, Node, Var
+from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.strides import nested
+from relaxc.schedules.ir.types import Expr, Node, Var
 
 __all__ = ["coalesced"]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from math import ceil
 
-from schedules.cuda.common.expression import Unsupported
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.elementwise.form import Form
-from schedules.cuda.elementwise.lanes import Lanes, buffers_of
-from schedules.cuda.elementwise.reading import match
-from schedules.cuda.elementwise.values import TYPES
-from schedules.hardware import Gpu
-from schedules.ir import tir
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.expression import Unsupported
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.elementwise.form import Form
+from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
+from relaxc.schedules.cuda.elementwise.reading import match
+from relaxc.schedules.cuda.elementwise.values import TYPES
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Elementwise", "most_lanes", "source_of"]
 
@@ -67,7 +67,7 @@ class Elementwise(AmpereTemplate[Form]):
         lanes, vectors, threads = (parameters[name] for name in ("lanes", "vectors", "threads"))
         total = _elements(form) // lanes
         numbers = {"TOTAL": total, "LANES": lanes, "VECTORS": vectors, "THREADS": threads}
-        body = Lanes(form, lanes).text() + text_of("schedules.cuda.elementwise", "elementwise.cuh")
+        body = Lanes(form, lanes).text() + text_of("relaxc.schedules.cuda.elementwise", "elementwise.cuh")
         source = source_of(form, numbers, body, "elementwise(")
         grid = ceil(total / (threads * vectors))
         pointers = (form.out, *buffers_of(form))
@@ -88,8 +88,9 @@ def source_of(form: Form, numbers: dict[str, int], body: str, call: str) -> str:
     parameters = ["void* shared", "void* out", *(f"const void* {name}" for name in names)]
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     return (
-        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}"
-        f"typedef {TYPES[str(form.out.dtype)]} Out;\n{text_of('schedules.cuda.elementwise', 'lanes.cuh')}{body}}}\n"
+        f"{text_of('relaxc.schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}"
+        f"typedef {TYPES[str(form.out.dtype)]} Out;\n"
+        f"{text_of('relaxc.schedules.cuda.elementwise', 'lanes.cuh')}{body}}}\n"
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
         f"  NAME_::{call}(NAME_::Out*)out, NAME_::Operands{{{', '.join(names)}}});\n}}\n"
     )

@@ -10,8 +10,8 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.sym import Analyzer
 
-from schedules.ir import tir
-from schedules.ir.types import Buffer, Expr, Var
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, Expr, Var
 
 __all__ = ["Form", "Guard", "Operand", "Step", "simplify_where"]
 

@@ -8,11 +8,11 @@ from typing import Literal
 
 from tvm import tirx
 
-from schedules.cuda.common.expression import LOW, SHORT
-from schedules.cuda.elementwise.form import Form, Guard, Operand
-from schedules.cuda.elementwise.values import TYPES, Values, held
-from schedules.ir import tir
-from schedules.ir.types import Buffer, Expr, Var
+from relaxc.schedules.cuda.common.expression import LOW, SHORT
+from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand
+from relaxc.schedules.cuda.elementwise.values import TYPES, Values, held
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Buffer, Expr, Var
 
 __all__ = ["Access", "Lanes", "buffers_of"]
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
-from schedules.cuda.common.expression import Unsupported
-from schedules.cuda.elementwise.axes import coalesced
-from schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
-from schedules.ir import analysis, tir
-from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
-from schedules.template import Declined
+from relaxc.schedules.cuda.common.expression import Unsupported
+from relaxc.schedules.cuda.elementwise.axes import coalesced
+from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
+from relaxc.schedules.ir import analysis, tir
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["match"]
 

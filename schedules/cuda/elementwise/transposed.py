@@ -8,19 +8,19 @@ from math import ceil, prod
 
 from tvm import tirx
 
-from schedules.cuda.common.expression import Unsupported
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.elementwise.elementwise import most_lanes, source_of
-from schedules.cuda.elementwise.form import Form, Operand
-from schedules.cuda.elementwise.lanes import Lanes, buffers_of
-from schedules.cuda.elementwise.reading import match
-from schedules.cuda.elementwise.values import TYPES
-from schedules.hardware import Gpu
-from schedules.ir import tir
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import Expr, PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.expression import Unsupported
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.elementwise.elementwise import most_lanes, source_of
+from relaxc.schedules.cuda.elementwise.form import Form, Operand
+from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
+from relaxc.schedules.cuda.elementwise.reading import match
+from relaxc.schedules.cuda.elementwise.values import TYPES
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import Expr, PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Transposed"]
 
@@ -94,7 +94,9 @@ class Transposed(AmpereTemplate[_Form]):
             "AXIS_M": form.m, "EXTENT_M": form.size_m, "EXTENT_N": of.sizes[-1],
             "TILES_M": ceil(form.size_m / tile_m), "TILES_N": ceil(of.sizes[-1] / tile_n),
         }  # fmt: skip
-        body = _text(form, lanes, tile_m, tile_n, threads) + text_of("schedules.cuda.elementwise", "transposed.cuh")
+        body = _text(form, lanes, tile_m, tile_n, threads) + text_of(
+            "relaxc.schedules.cuda.elementwise", "transposed.cuh"
+        )
         source = source_of(of, numbers, body, "transposed((char*)shared, ")
         grid = _tiles(form, tile_m, tile_n)
         pointers = (of.out, *buffers_of(of))

@@ -9,11 +9,11 @@ from tvm import tirx
 from tvm.ir import Call, Range
 from tvm.sym import Analyzer
 
-from schedules.cuda.common.expression import C_TYPES, SHORT, Unsupported
-from schedules.cuda.common.integers import ARITHMETIC, wrapping
-from schedules.ir import tir
-from schedules.ir.dtypes import is_condition, is_float
-from schedules.ir.types import Expr, Var
+from relaxc.schedules.cuda.common.expression import C_TYPES, SHORT, Unsupported
+from relaxc.schedules.cuda.common.integers import ARITHMETIC, wrapping
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.dtypes import is_condition, is_float
+from relaxc.schedules.ir.types import Expr, Var
 
 __all__ = ["TYPES", "Values", "held"]
 

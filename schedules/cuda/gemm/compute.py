@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import te
 
-from schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.dtypes import is_float
 
 __all__ = ["by_columns", "takes_bytes"]
 

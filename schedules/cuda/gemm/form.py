@@ -12,15 +12,15 @@ from math import ceil, prod
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.epilogue import Axes, epilogue_of
-from schedules.cuda.common.expression import BYTES, FP8, LOW, Unsupported
-from schedules.cuda.gemm.compute import takes_bytes
-from schedules.ir import contraction, tir
-from schedules.ir.analysis import static_parameters
-from schedules.ir.contraction import Contraction
-from schedules.ir.dtypes import dtype_bytes
-from schedules.ir.types import Buffer, Expr, PrimFunc, Var
-from schedules.template import Declined
+from relaxc.schedules.cuda.common.epilogue import Axes, epilogue_of
+from relaxc.schedules.cuda.common.expression import BYTES, FP8, LOW, Unsupported
+from relaxc.schedules.cuda.gemm.compute import takes_bytes
+from relaxc.schedules.ir import contraction, tir
+from relaxc.schedules.ir.analysis import static_parameters
+from relaxc.schedules.ir.contraction import Contraction
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["Gemm", "match"]
 

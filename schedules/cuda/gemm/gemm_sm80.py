@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedules.cuda.common.expression import C_TYPES
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.gemm.form import Gemm, match
-from schedules.cuda.gemm.tile_sm80 import GROUP_ROWS, WarpTile, choices, default, refusal
-from schedules.hardware import Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.expression import C_TYPES
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.gemm.form import Gemm, match
+from relaxc.schedules.cuda.gemm.tile_sm80 import GROUP_ROWS, WarpTile, choices, default, refusal
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["GemmSm80", "kernel", "source", "vectors"]
 
@@ -57,7 +57,7 @@ class GemmSm80(AmpereTemplate[Gemm]):
 def kernel(gemm: Gemm, tile: WarpTile, gpu: Gpu) -> TextKernel:
     """Return the launch of `gemm` in tiles of `tile`, a CTA each."""
     return TextKernel(
-        source=source(gemm, tile, vectors(gemm), text_of("schedules.cuda.gemm", "mma_rows.cuh")),
+        source=source(gemm, tile, vectors(gemm), text_of("relaxc.schedules.cuda.gemm", "mma_rows.cuh")),
         maps=(),
         pointers=(gemm.a, gemm.b, gemm.out, *gemm.operands),
         grid=tile.tiles(gemm),
@@ -89,9 +89,11 @@ def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) 
     lines.append("using namespace hopper;\nusing namespace ampere;\n")
     # Loads may go before the stores of others.
     lines += [f"using constant::{name};\n" for name in ("load", "load_pair", "load_two")]
-    tiles, shape, algorithm = (text_of("schedules.cuda.gemm", f"{name}.cuh") for name in ("tiles", "mma_tile", "mma"))
+    tiles, shape, algorithm = (
+        text_of("relaxc.schedules.cuda.gemm", f"{name}.cuh") for name in ("tiles", "mma_tile", "mma")
+    )
     text = "".join((*lines, gemm.epilogue, tiles, shape, copies, algorithm))
-    instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
+    instructions = "".join(text_of("relaxc.schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
     return f"{instructions}namespace NAME_ {{\n{text}}}\n{_entry(gemm)}"
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedules.cuda.common.epilogue import pair_type
-from schedules.cuda.common.expression import BYTES, C_TYPES, FP8, LOW
-from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
-from schedules.cuda.gemm.form import Gemm, match
-from schedules.cuda.gemm.tile import COPIED_ROWS, Tile, choices, default, refusal
-from schedules.hardware import Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.epilogue import pair_type
+from relaxc.schedules.cuda.common.expression import BYTES, C_TYPES, FP8, LOW
+from relaxc.schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
+from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.gemm.form import Gemm, match
+from relaxc.schedules.cuda.gemm.tile import COPIED_ROWS, Tile, choices, default, refusal
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["GemmSm90", "multiply", "source"]
 
@@ -66,7 +66,7 @@ def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
         *([TensorMap(gemm.out, (gemm.n, gemm.m, gemm.batch), rows)] if rows else []),
     ]
     return TextKernel(
-        source=source(gemm, tile, gpu, rows=text_of("schedules.cuda.gemm", "rows.cuh")),
+        source=source(gemm, tile, gpu, rows=text_of("relaxc.schedules.cuda.gemm", "rows.cuh")),
         maps=maps,
         pointers=(gemm.out, *gemm.operands),
         grid=tile.grid(gemm, gpu),
@@ -104,8 +104,8 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     if tile.ahead:  # the compiler takes a prefetch for something that may write
         lines += [f"using constant::{name};\n" for name in ("load", "load_pair", "load_two")]
     parts = [*lines, gemm.epilogue, multiply(tile.columns, (gemm.dtype, str(gemm.b.dtype)), gemm.n_major), rows]
-    parts += [text_of("schedules.cuda.gemm", name) for name in ("tiles.cuh", "kernel.cuh")]
-    instructions = text_of("schedules.cuda.common", "hopper.cuh")
+    parts += [text_of("relaxc.schedules.cuda.gemm", name) for name in ("tiles.cuh", "kernel.cuh")]
+    instructions = text_of("relaxc.schedules.cuda.common", "hopper.cuh")
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(gemm, by_tma)}"
 
 

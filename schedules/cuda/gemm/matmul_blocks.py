@@ -12,18 +12,18 @@ from math import ceil, prod
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.epilogue import Axes, epilogue_of
-from schedules.cuda.common.expression import C_TYPES, LOW, Unsupported
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.gemm.blocks_compute import LANES, MOST_ROWS, TILE, Blocks
-from schedules.cuda.gemm.form import lies_by
-from schedules.hardware import Gpu
-from schedules.ir import contraction, tir
-from schedules.ir.analysis import static_parameters
-from schedules.ir.contraction import Contraction
-from schedules.ir.types import Buffer, PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.epilogue import Axes, epilogue_of
+from relaxc.schedules.cuda.common.expression import C_TYPES, LOW, Unsupported
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.gemm.blocks_compute import LANES, MOST_ROWS, TILE, Blocks
+from relaxc.schedules.cuda.gemm.form import lies_by
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir import contraction, tir
+from relaxc.schedules.ir.analysis import static_parameters
+from relaxc.schedules.ir.contraction import Contraction
+from relaxc.schedules.ir.types import Buffer, PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["MatmulBlocks"]
 
@@ -180,8 +180,8 @@ def _source(form: _Product, tiles: int, warps: int, splits: int, ahead: int) -> 
     lines.append(f"IS_HALF = {str(dtype == 'float16').lower()};\n")
     lines.append("using namespace hopper;\nusing namespace ampere;\n")
     lines += [f"using constant::{name};\n" for name in ("load", "load_pair", "load_two")]
-    text = "".join((*lines, form.epilogue, text_of("schedules.cuda.gemm", "blocks.cuh")))
-    instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
+    text = "".join((*lines, form.epilogue, text_of("relaxc.schedules.cuda.gemm", "blocks.cuh")))
+    instructions = "".join(text_of("relaxc.schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
     return f"{instructions}namespace NAME_ {{\n{text}}}\n{_entry(form)}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from schedules.cuda.gemm.form import Gemm
-from schedules.hardware import GPUS, Gpu
-from schedules.template import Choices, Parameters
+from relaxc.schedules.cuda.gemm.form import Gemm
+from relaxc.schedules.hardware import GPUS, Gpu
+from relaxc.schedules.template import Choices, Parameters
 
 __all__ = ["COOPERATIVE", "COPIED_ROWS", "PING_PONG", "Tile", "choices", "default", "refusal"]
 

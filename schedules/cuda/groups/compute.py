@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from tvm import te, tirx
 
-from schedules.ir.types import Expr
+from relaxc.schedules.ir.types import Expr
 
 __all__ = ["group_norm"]
 

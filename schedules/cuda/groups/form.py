@@ -9,10 +9,10 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.expression import LOW, Pair, Unsupported
-from schedules.cuda.rows import form as rows
-from schedules.ir import tir
-from schedules.template import Declined
+from relaxc.schedules.cuda.common.expression import LOW, Pair, Unsupported
+from relaxc.schedules.cuda.rows import form as rows
+from relaxc.schedules.ir import tir
+from relaxc.schedules.template import Declined
 
 __all__ = ["Groups", "match"]
 

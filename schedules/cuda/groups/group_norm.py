@@ -6,14 +6,14 @@ from itertools import product
 from math import lcm
 from typing import Any
 
-from schedules.cuda.common.kernel import TextKernel
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.groups.form import Groups, match
-from schedules.cuda.groups.ring import Ring
-from schedules.cuda.groups.slab import Slab, vector_of
-from schedules.cuda.rows.text import source
-from schedules.hardware import Gpu
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.kernel import TextKernel
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.groups.form import Groups, match
+from relaxc.schedules.cuda.groups.ring import Ring
+from relaxc.schedules.cuda.groups.slab import Slab, vector_of
+from relaxc.schedules.cuda.rows.text import source
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["GroupNorm"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from schedules.cuda.groups.slab import Slab, moved_bytes, threads_of
-from schedules.hardware import Gpu
-from schedules.template import Parameters
+from relaxc.schedules.cuda.groups.slab import Slab, moved_bytes, threads_of
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.template import Parameters
 
 __all__ = ["Ring"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-from schedules.cuda.groups.form import Groups
-from schedules.hardware import Gpu
-from schedules.template import Parameters
+from relaxc.schedules.cuda.groups.form import Groups
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.template import Parameters
 
 __all__ = ["Slab", "moved_bytes", "threads_of", "vector_of"]
 

@@ -9,11 +9,11 @@ from typing import TypeVar
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.expression import BYTES, C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Var
-from schedules.template import Declined
+from relaxc.schedules.cuda.common.expression import BYTES, C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Var
+from relaxc.schedules.template import Declined
 
 __all__ = ["Reader", "Rows", "match", "matched"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import ceil
 
-from schedules.cuda.common.kernel import TextKernel
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.rows.form import Rows, match
-from schedules.cuda.rows.text import source
-from schedules.hardware import Gpu
-from schedules.ir.types import PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.kernel import TextKernel
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.rows.form import Rows, match
+from relaxc.schedules.cuda.rows.text import source
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["RowReductions"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-from schedules.cuda.common.epilogue import Epilogue, epilogue_of, pair_type
-from schedules.cuda.common.expression import C_TYPES, Unsupported
-from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import AmpereTemplate
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.conv.form import image_of, pixel_axes, reduction_with_windows
-from schedules.hardware import Gpu
-from schedules.ir.types import Buffer, PrimFunc
-from schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.cuda.common.epilogue import Epilogue, epilogue_of, pair_type
+from relaxc.schedules.cuda.common.expression import C_TYPES, Unsupported
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.conv.form import image_of, pixel_axes, reduction_with_windows
+from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.types import Buffer, PrimFunc
+from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["OverWindows"]
 
@@ -152,7 +152,7 @@ def _windows(form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel:
     weight = [] if form.weight is None else [form.weight]
     call = f"windows((const NAME_::In*)image, {'(const NAME_::In*)weight' if weight else 'nullptr'}, "
     text = f"constexpr uint32_t LEAST_PAIR = {_INFINITY[str(form.image.dtype)]:#x}u;\n"
-    text += text_of("schedules.cuda.windows", "windows.cuh")
+    text += text_of("relaxc.schedules.cuda.windows", "windows.cuh")
     source = _source(form, numbers, text, ["image", *(["weight"] if weight else [])], call)
     pointers = (form.image, *weight, form.epilogue.out, *form.epilogue.operands)
     return TextKernel(source, (), pointers, grid, 1, group * across * down, 16, parameters["per_sm"])
@@ -162,7 +162,7 @@ def _image_sums(form: _Form) -> TextKernel:
     batch, height, width, channels = form.sizes
     numbers = {"CHANNELS": channels, "PIXELS": height * width, "LANES": _LANES}
     call = "image_sums((float*)shared, (const NAME_::In*)image, "
-    text = text_of("schedules.cuda.windows", "image_sums.cuh")
+    text = text_of("relaxc.schedules.cuda.windows", "image_sums.cuh")
     source = _source(form, numbers, text, ["image"], call)
     pointers = (form.image, form.epilogue.out, *form.epilogue.operands)
     return TextKernel(source, (), pointers, batch * ceil(channels / 64), 1, _LANES * 8, _LANES * 64 * 4)
@@ -177,7 +177,7 @@ def _source(form: _Form, numbers: dict[str, int], text: str, inputs: list[str], 
     types = f"typedef {C_TYPES[str(form.image.dtype)]} In;\n"
     types += f"typedef {C_TYPES[out]} Out;\ntypedef {pair_type(out)} Done;\n"
     return (
-        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}{types}"
+        f"{text_of('relaxc.schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}{types}"
         f"using namespace hopper;\n{form.epilogue.text}{text}}}\n"
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
         f"  NAME_::{call}(NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}});\n}}\n"

@@ -7,17 +7,17 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
-from service.api.conditional import IMMUTABLE, has_it
-from service.api.files import ArtifactFile, artifact_response
-from service.api.ids import ArtifactDigest
-from service.api.objects import ArtifactList
-from service.api.owners import Compiler, Reader
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.artifact.entry import Opened
-from service.artifact.manifest import Manifest
-from service.errors import ArtifactNotFound
-from service.jobs.database.rows import Owner
+from relaxc.service.api.conditional import IMMUTABLE, has_it
+from relaxc.service.api.files import ArtifactFile, artifact_response
+from relaxc.service.api.ids import ArtifactDigest
+from relaxc.service.api.objects import ArtifactList
+from relaxc.service.api.owners import Compiler, Reader
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.artifact.entry import Opened
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import ArtifactNotFound
+from relaxc.service.jobs.database.rows import Owner
 
 __all__ = ["router"]
 

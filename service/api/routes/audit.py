@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
-from service.api import objects
-from service.api.owners import Admin
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.jobs.database.rows import AuditFilter, AuditRow
+from relaxc.service.api import objects
+from relaxc.service.api.owners import Admin
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.jobs.database.rows import AuditFilter, AuditRow
 
 __all__ = ["router"]
 

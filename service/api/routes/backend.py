@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from service.jobs.backend import Backend
+from relaxc.service.jobs.backend import Backend
 
 __all__ = ["backend_of"]
 

@@ -9,23 +9,23 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import FileResponse
 
-from service.api.calls import answer
-from service.api.files import artifact_response
-from service.api.forms import compile_form
-from service.api.intake import IDENTIFYING, taken_form
-from service.api.options import parsed_options
-from service.api.owners import Compiler
-from service.api.prefer import preference_of
-from service.api.problems import problem, responses
-from service.api.routes.backend import backend_of
-from service.api.routes.jobs import ACCEPTED, CACHE_STATUS
-from service.api.uploads import FIELDS, Upload
-from service.errors import RelaxcError
-from service.jobs.backend import Backend
-from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
-from service.jobs.job import Submitted
-from service.jobs.objects.intake import Sent
-from service.lowering.target import resolve
+from relaxc.service.api.calls import answer
+from relaxc.service.api.files import artifact_response
+from relaxc.service.api.forms import compile_form
+from relaxc.service.api.intake import IDENTIFYING, taken_form
+from relaxc.service.api.options import parsed_options
+from relaxc.service.api.owners import Compiler
+from relaxc.service.api.prefer import preference_of
+from relaxc.service.api.problems import problem, responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.api.routes.jobs import ACCEPTED, CACHE_STATUS
+from relaxc.service.api.uploads import FIELDS, Upload
+from relaxc.service.errors import RelaxcError
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
+from relaxc.service.jobs.job import Submitted
+from relaxc.service.jobs.objects.intake import Sent
+from relaxc.service.lowering.target import resolve
 
 __all__ = ["router"]
 

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Header, Request, Response
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse
 
-from service.api.ids import JobId
-from service.api.owners import Reader
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.jobs.backend import Backend
-from service.jobs.database.rows import EventRow, JobRow, Owner, iso_time
+from relaxc.service.api.ids import JobId
+from relaxc.service.api.owners import Reader
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.rows import EventRow, JobRow, Owner, iso_time
 
 __all__ = ["router"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from service.api.counting import Counting
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.api.schemas import Health, Ready
-from service.errors import ServiceError
+from relaxc.service.api.counting import Counting
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.api.schemas import Health, Ready
+from relaxc.service.errors import ServiceError
 
 __all__ = ["router"]
 

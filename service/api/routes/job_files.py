@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.api.files import RangedFile
-from service.api.ids import JobId
-from service.api.owners import Reader
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.jobs.database.rows import Owner
+from relaxc.service.api.files import RangedFile
+from relaxc.service.api.ids import JobId
+from relaxc.service.api.owners import Reader
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.jobs.database.rows import Owner
 
 __all__ = ["router"]
 

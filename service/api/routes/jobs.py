@@ -10,16 +10,16 @@ from anyio import to_thread
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api import objects
-from service.api.calls import canonical_body, json_only
-from service.api.ids import JobId
-from service.api.options import compile_options
-from service.api.owners import Reader, Worker
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.errors import Forbidden, InvalidOption
-from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
-from service.jobs.job import State, Submitted
+from relaxc.service.api import objects
+from relaxc.service.api.calls import canonical_body, json_only
+from relaxc.service.api.ids import JobId
+from relaxc.service.api.options import compile_options
+from relaxc.service.api.owners import Reader, Worker
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.errors import Forbidden, InvalidOption
+from relaxc.service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
+from relaxc.service.jobs.job import State, Submitted
 
 __all__ = ["ACCEPTED", "CACHE_STATUS", "router"]
 

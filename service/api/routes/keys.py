@@ -7,14 +7,14 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.calls import json_only
-from service.api.ids import KeyId
-from service.api.owner_objects import Key, KeyRotation, Keys, KeyWish, NewKey
-from service.api.owners import Admin, Anybody
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.errors import Forbidden
-from service.jobs.objects.key_secrets import NewKey as Made
+from relaxc.service.api.calls import json_only
+from relaxc.service.api.ids import KeyId
+from relaxc.service.api.owner_objects import Key, KeyRotation, Keys, KeyWish, NewKey
+from relaxc.service.api.owners import Admin, Anybody
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.errors import Forbidden
+from relaxc.service.jobs.objects.key_secrets import NewKey as Made
 
 __all__ = ["router"]
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.auth import require
-from service.api.metrics import Metrics
-from service.api.problems import responses
-from service.jobs.database.rows import Owner
+from relaxc.service.api.auth import require
+from relaxc.service.api.metrics import Metrics
+from relaxc.service.api.problems import responses
+from relaxc.service.jobs.database.rows import Owner
 
 __all__ = ["router"]
 

@@ -9,15 +9,15 @@ from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.calls import answer
-from service.api.forms import model_form
-from service.api.ids import ModelDigest
-from service.api.intake import IDENTIFYING, taken_form
-from service.api.objects import Model, Models
-from service.api.owners import Compiler, Reader
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
-from service.jobs.objects.intake import Sent
+from relaxc.service.api.calls import answer
+from relaxc.service.api.forms import model_form
+from relaxc.service.api.ids import ModelDigest
+from relaxc.service.api.intake import IDENTIFYING, taken_form
+from relaxc.service.api.objects import Model, Models
+from relaxc.service.api.owners import Compiler, Reader
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.jobs.objects.intake import Sent
 
 __all__ = ["UPLOADED", "router"]
 

@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.calls import json_only
-from service.api.ids import OwnerId
-from service.api.owner_objects import Keys, NewOwner, OwnerChange, OwnerQuotas, Owners, OwnerWish
-from service.api.owners import Admin, Anybody
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
+from relaxc.service.api.calls import json_only
+from relaxc.service.api.ids import OwnerId
+from relaxc.service.api.owner_objects import Keys, NewOwner, OwnerChange, OwnerQuotas, Owners, OwnerWish
+from relaxc.service.api.owners import Admin, Anybody
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
 
 __all__ = ["router"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 
-from service.api.problems import OF_HTTP, responses, title_of
-from service.api.schemas import ProblemType
-from service.errors import by_code
+from relaxc.service.api.problems import OF_HTTP, responses, title_of
+from relaxc.service.api.schemas import ProblemType
+from relaxc.service.errors import by_code
 
 __all__ = ["router"]
 

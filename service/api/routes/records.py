@@ -8,15 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.bodies import body_of
-from service.api.calls import NAME
-from service.api.conditional import IMMUTABLE, has_it
-from service.api.disk import on_disk
-from service.api.ids import RecordsDigest
-from service.api.objects import RecordSet, RecordSets
-from service.api.owners import Reader, Tuner
-from service.api.problems import responses
-from service.api.routes.backend import backend_of
+from relaxc.service.api.bodies import body_of
+from relaxc.service.api.calls import NAME
+from relaxc.service.api.conditional import IMMUTABLE, has_it
+from relaxc.service.api.disk import on_disk
+from relaxc.service.api.ids import RecordsDigest
+from relaxc.service.api.objects import RecordSet, RecordSets
+from relaxc.service.api.owners import Reader, Tuner
+from relaxc.service.api.problems import responses
+from relaxc.service.api.routes.backend import backend_of
 
 __all__ = ["router"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from service.api.owners import Reader
-from service.api.routes.backend import backend_of
-from service.api.schemas import Target, Targets
-from service.lowering.target import tags
+from relaxc.service.api.owners import Reader
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.api.schemas import Target, Targets
+from relaxc.service.lowering.target import tags
 
 __all__ = ["router"]
 

@@ -12,22 +12,22 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.api.bodies import body_of
-from service.api.calls import NAME, answer
-from service.api.disk import on_disk
-from service.api.ids import UploadDigest
-from service.api.intake import IDENTIFYING
-from service.api.objects import BegunUploads, UploadProgress
-from service.api.owners import Compiler
-from service.api.problems import responses
-from service.api.ranges import Span, span_of
-from service.api.routes.backend import backend_of
-from service.api.routes.models import UPLOADED
-from service.api.uploads import pump
-from service.errors import InvalidOption, ModelNotFound
-from service.jobs.backend import Backend
-from service.jobs.database.rows import ModelRow, Owner
-from service.jobs.objects.part import UploadState
+from relaxc.service.api.bodies import body_of
+from relaxc.service.api.calls import NAME, answer
+from relaxc.service.api.disk import on_disk
+from relaxc.service.api.ids import UploadDigest
+from relaxc.service.api.intake import IDENTIFYING
+from relaxc.service.api.objects import BegunUploads, UploadProgress
+from relaxc.service.api.owners import Compiler
+from relaxc.service.api.problems import responses
+from relaxc.service.api.ranges import Span, span_of
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.api.routes.models import UPLOADED
+from relaxc.service.api.uploads import pump
+from relaxc.service.errors import InvalidOption, ModelNotFound
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.rows import ModelRow, Owner
+from relaxc.service.jobs.objects.part import UploadState
 
 __all__ = ["router"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.owners import Admin
-from service.api.routes.backend import backend_of
-from service.api.worker_objects import Workers
+from relaxc.service.api.owners import Admin
+from relaxc.service.api.routes.backend import backend_of
+from relaxc.service.api.worker_objects import Workers
 
 __all__ = ["router"]
 

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from service.frontend.onnx import scope as onnx_scope
-from service.frontend.onnx.values import Undecided
+from relaxc.service.frontend.onnx import scope as onnx_scope
+from relaxc.service.frontend.onnx.values import Undecided
 
 if TYPE_CHECKING:
-    from service.frontend.onnx.node import Node
+    from relaxc.service.frontend.onnx.node import Node
 
 __all__ = ["ARITHMETIC"]
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import InvalidOption, ModelTooLarge, UnsupportedModel
-from service.frontend.onnx.accuracy import LAYERS, Error, layers_of, measured, output_errors, probe
-from service.frontend.onnx.frontend import input_specs
-from service.frontend.onnx.graph import read
-from service.frontend.onnx.reference import MOST_BYTES, own_data, plain_session
-from service.frontend.onnx.samples import read_samples
-from service.frontend.onnx.smooth import smooth
-from service.request import Calibration
+from relaxc.service.errors import InvalidOption, ModelTooLarge, UnsupportedModel
+from relaxc.service.frontend.onnx.accuracy import LAYERS, Error, layers_of, measured, output_errors, probe
+from relaxc.service.frontend.onnx.frontend import input_specs
+from relaxc.service.frontend.onnx.graph import read
+from relaxc.service.frontend.onnx.reference import MOST_BYTES, own_data, plain_session
+from relaxc.service.frontend.onnx.samples import read_samples
+from relaxc.service.frontend.onnx.smooth import smooth
+from relaxc.service.request import Calibration
 
 __all__ = ["calibrate"]
 

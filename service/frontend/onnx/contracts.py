@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from service.frontend.onnx.dims import is_static, product, same, told
+from relaxc.service.frontend.onnx.dims import is_static, product, same, told
 
 __all__ = ["check", "check_result"]
 

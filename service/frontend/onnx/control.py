@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from service.frontend.onnx.file import subgraphs
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.values import Known
+from relaxc.service.frontend.onnx.file import subgraphs
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.values import Known
 
 __all__ = ["CONTROL"]
 

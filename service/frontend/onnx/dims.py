@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
-from service.signature import MAX_DIM_CHARS, Dim
+from relaxc.service.signature import MAX_DIM_CHARS, Dim
 
 __all__ = [
     "OPERATORS",

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import ModelMalformed, ModelTooLarge
-from service.frontend.model import Reference
-from service.frontend.onnx.double_convs import conv, conv_transpose
-from service.frontend.onnx.file import one_line, subgraphs
-from service.frontend.onnx.sessions import bare_session, runtime_errors
-from service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
+from relaxc.service.errors import ModelMalformed, ModelTooLarge
+from relaxc.service.frontend.model import Reference
+from relaxc.service.frontend.onnx.double_convs import conv, conv_transpose
+from relaxc.service.frontend.onnx.file import one_line, subgraphs
+from relaxc.service.frontend.onnx.sessions import bare_session, runtime_errors
+from relaxc.service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
 
 __all__ = ["Node", "in_double"]
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from service.config import settings
-from service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
-from service.frontend.onnx.outside import Outside, without_data
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
+from relaxc.service.frontend.onnx.outside import Outside, without_data
 
 __all__ = [
     "array",

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from service.frontend.onnx.arithmetic import ARITHMETIC
-from service.frontend.onnx.values import MAX_FOLDED, Undecided
+from relaxc.service.frontend.onnx.arithmetic import ARITHMETIC
+from relaxc.service.frontend.onnx.values import MAX_FOLDED, Undecided
 
 if TYPE_CHECKING:
-    from service.frontend.onnx.node import Node
+    from relaxc.service.frontend.onnx.node import Node
 
 __all__ = ["FOLDS"]
 

@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
-from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx import scope as onnx_scope
-from service.frontend.onnx.file import outline
-from service.frontend.onnx.graph import Graph, check, read
-from service.frontend.signature import signature_of
-from service.request import ModelFormat
-from service.rounding import Rounding
-from service.signature import Dim, DimBounds, Signature, TensorSpec
+from relaxc.service.errors import InvalidShape, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx import scope as onnx_scope
+from relaxc.service.frontend.onnx.file import outline
+from relaxc.service.frontend.onnx.graph import Graph, check, read
+from relaxc.service.frontend.signature import signature_of
+from relaxc.service.request import ModelFormat
+from relaxc.service.rounding import Rounding
+from relaxc.service.signature import Dim, DimBounds, Signature, TensorSpec
 
 __all__ = [
     "double_reference",
@@ -41,8 +41,8 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     graph = read(path)
     inputs = with_shapes(input_specs(graph), shapes)
     # TVM is imported here and not before: a file that cannot be read needs none of it.
-    from service.frontend.onnx import importer
-    from service.frontend.onnx import support as onnx_support
+    from relaxc.service.frontend.onnx import importer
+    from relaxc.service.frontend.onnx import support as onnx_support
 
     missing = onnx_support.unsupported(graph)
     if missing:
@@ -61,7 +61,7 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
 
 def inspect(path: Path) -> ModelInfo:
     """Return what the file holds: signature as declared, operators, unsupported nodes."""
-    from service.frontend.onnx import support as onnx_support
+    from relaxc.service.frontend.onnx import support as onnx_support
 
     graph = read(path)
     missing = onnx_support.unsupported(graph)
@@ -78,7 +78,7 @@ def inspect(path: Path) -> ModelInfo:
 
 def tensors(path: Path) -> Iterator[Any]:
     """Return the arrays of the file's tensors."""
-    from service.frontend.onnx import file
+    from relaxc.service.frontend.onnx import file
 
     model, outside = file.mapped(path)
     file.check_tensors(model, path.parent, outside)
@@ -91,7 +91,7 @@ def reference(
     """Return the model in ONNX Runtime on the CPU; `shapes` needs nothing, as the session takes the shapes it is
     given.
     """
-    from service.frontend.onnx.reference import reference as build
+    from relaxc.service.frontend.onnx.reference import reference as build
 
     return build(path, threads, fastest=fastest, rounding=rounding)
 
@@ -100,43 +100,43 @@ def moved_reference(
     path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float, rounding: Rounding | None = None
 ) -> Reference | None:
     """Return `reference` with `move` of the model moved, None for a model that has none."""
-    from service.frontend.onnx.reference import moved_reference as build
+    from relaxc.service.frontend.onnx.reference import moved_reference as build
 
     return build(path, threads, move, seed, by, rounding)
 
 
 def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
     """Return `reference` without ONNX Runtime's optimizations."""
-    from service.frontend.onnx.reference import plain_reference as build
+    from relaxc.service.frontend.onnx.reference import plain_reference as build
 
     return build(path, threads, rounding)
 
 
 def double_reference(path: Path, *, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
     """Return `reference` in double precision, None for a model that quantizes or does not run so."""
-    from service.frontend.onnx.reference import double_reference as build
+    from relaxc.service.frontend.onnx.reference import double_reference as build
 
     return build(path, rounding)
 
 
 def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:
     """Return `reference` without the rounding of activations, None for a model that has none."""
-    from service.frontend.onnx.reference import unquantized_reference as build
+    from relaxc.service.frontend.onnx.reference import unquantized_reference as build
 
     return build(path, threads)
 
 
 def input_ranges(path: Path) -> dict[str, tuple[float, float]]:
     """Return input → the range that a quantized model was made for."""
-    from service.frontend.onnx.ranges import has_codes
-    from service.frontend.onnx.ranges import input_ranges as ranges
+    from relaxc.service.frontend.onnx.ranges import has_codes
+    from relaxc.service.frontend.onnx.ranges import input_ranges as ranges
 
     return ranges(read(path).model) if has_codes(outline(path)) else {}
 
 
 def samples(path: Path, file: Path) -> list[dict[str, Any]]:
     """Return the samples of the model's inputs that an `.npz` has."""
-    from service.frontend.onnx.samples import read_samples
+    from relaxc.service.frontend.onnx.samples import read_samples
 
     return read_samples(file, input_specs(read(path)))
 
@@ -181,7 +181,7 @@ def _names(graph: Graph) -> set[str]:
 
 
 def _spec(value: Any, what: str, taken: Collection[str]) -> TensorSpec:
-    from service.frontend.onnx.node import DTYPES, dtype_name
+    from relaxc.service.frontend.onnx.node import DTYPES, dtype_name
 
     tensor = value.type.tensor_type
     try:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.config import settings
-from service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
-from service.frontend.onnx.file import array, check_tensors, mapped, one_line, subgraphs, tensors
-from service.frontend.onnx.order import copy, order_graph, replace
-from service.frontend.onnx.outside import Outside
-from service.frontend.onnx.widen import widened
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
+from relaxc.service.frontend.onnx.file import array, check_tensors, mapped, one_line, subgraphs, tensors
+from relaxc.service.frontend.onnx.order import copy, order_graph, replace
+from relaxc.service.frontend.onnx.outside import Outside
+from relaxc.service.frontend.onnx.widen import widened
 
 __all__ = ["Graph", "check", "read"]
 

@@ -8,22 +8,22 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from service.errors import CompileFailed, ModelError, ModelMalformed
-from service.frontend.model import NODES_NAMED, Unsupported
-from service.frontend.onnx import control as onnx_control
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx import scope as onnx_scope
-from service.frontend.onnx import support as onnx_support
-from service.frontend.onnx.file import one_line
-from service.frontend.onnx.fold import FOLDS
-from service.frontend.onnx.function import body_of
-from service.frontend.onnx.graph import Graph, op_name
-from service.frontend.onnx.node import Node, Refused, Value, dtype_of
-from service.frontend.onnx.ops import converter_of
-from service.frontend.onnx.ops.sequence import Sequence
-from service.frontend.onnx.results import check_size, spec_of
-from service.frontend.onnx.values import MAX_FOLDED, Known, Undecided, known_ints
-from service.signature import TensorSpec
+from relaxc.service.errors import CompileFailed, ModelError, ModelMalformed
+from relaxc.service.frontend.model import NODES_NAMED, Unsupported
+from relaxc.service.frontend.onnx import control as onnx_control
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx import scope as onnx_scope
+from relaxc.service.frontend.onnx import support as onnx_support
+from relaxc.service.frontend.onnx.file import one_line
+from relaxc.service.frontend.onnx.fold import FOLDS
+from relaxc.service.frontend.onnx.function import body_of
+from relaxc.service.frontend.onnx.graph import Graph, op_name
+from relaxc.service.frontend.onnx.node import Node, Refused, Value, dtype_of
+from relaxc.service.frontend.onnx.ops import converter_of
+from relaxc.service.frontend.onnx.ops.sequence import Sequence
+from relaxc.service.frontend.onnx.results import check_size, spec_of
+from relaxc.service.frontend.onnx.values import MAX_FOLDED, Known, Undecided, known_ints
+from relaxc.service.signature import TensorSpec
 
 __all__ = ["Walk", "build"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from service.frontend.onnx.file import mapped, tensors
+from relaxc.service.frontend.onnx.file import mapped, tensors
 
 __all__ = ["light"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from service.frontend.model import Move
-from service.frontend.onnx.file import tensors
-from service.frontend.onnx.noise import Noise
+from relaxc.service.frontend.model import Move
+from relaxc.service.frontend.onnx.file import tensors
+from relaxc.service.frontend.onnx.noise import Noise
 
 __all__ = ["MOVEMENT", "graphs", "moved"]
 

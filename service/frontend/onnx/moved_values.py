@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from service.frontend.model import Move, Reference
-from service.frontend.onnx.moved import MOVEMENT, moved
+from relaxc.service.frontend.model import Move, Reference
+from relaxc.service.frontend.onnx.moved import MOVEMENT, moved
 
 __all__ = ["move_values", "moves_inputs"]
 

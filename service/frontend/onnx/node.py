@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from service.errors import ModelMalformed
-from service.frontend.onnx import contracts
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx import scope as onnx_scope
-from service.frontend.onnx.tensor_expression import dtype_of, tensor_expression
-from service.frontend.onnx.values import Known, known_ints, tensor_of
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx import contracts
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx import scope as onnx_scope
+from relaxc.service.frontend.onnx.tensor_expression import dtype_of, tensor_expression
+from relaxc.service.frontend.onnx.values import Known, known_ints, tensor_of
 
 __all__ = ["DTYPES", "Converter", "Node", "Refused", "Value", "dtype_name", "dtype_of"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import graphlib
 from typing import Any
 
-from service.errors import ModelMalformed
-from service.frontend.onnx.file import subgraphs
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx.file import subgraphs
 
 __all__ = ["copy", "order_graph", "replace"]
 

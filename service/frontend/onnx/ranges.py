@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.frontend.onnx.file import bodies
-from service.frontend.onnx.moved import MOVEMENT
+from relaxc.service.frontend.onnx.file import bodies
+from relaxc.service.frontend.onnx.moved import MOVEMENT
 
 __all__ = ["has_codes", "input_ranges"]
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from service.errors import ModelMalformed, ModelTooLarge
-from service.frontend.model import Move, Reference
-from service.frontend.onnx.double import in_double
-from service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
-from service.frontend.onnx.light import light
-from service.frontend.onnx.moved import graphs, moved
-from service.frontend.onnx.moved_values import move_values, moves_inputs
-from service.frontend.onnx.noise import shapes_of
-from service.frontend.onnx.rounded import round_weights
-from service.frontend.onnx.sessions import (
+from relaxc.service.errors import ModelMalformed, ModelTooLarge
+from relaxc.service.frontend.model import Move, Reference
+from relaxc.service.frontend.onnx.double import in_double
+from relaxc.service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
+from relaxc.service.frontend.onnx.light import light
+from relaxc.service.frontend.onnx.moved import graphs, moved
+from relaxc.service.frontend.onnx.moved_values import move_values, moves_inputs
+from relaxc.service.frontend.onnx.noise import shapes_of
+from relaxc.service.frontend.onnx.rounded import round_weights
+from relaxc.service.frontend.onnx.sessions import (
     UNVERIFIED,
     bare_session,
     has_bfloat16,
@@ -23,9 +23,9 @@ from service.frontend.onnx.sessions import (
     reference_of,
     runtime_errors,
 )
-from service.frontend.onnx.unquantized import quantizes, unquantized
-from service.frontend.onnx.widen import uses_bfloat16, widened
-from service.rounding import Rounding
+from relaxc.service.frontend.onnx.unquantized import quantizes, unquantized
+from relaxc.service.frontend.onnx.widen import uses_bfloat16, widened
+from relaxc.service.rounding import Rounding
 
 __all__ = [
     "MOST_BYTES",
@@ -87,7 +87,7 @@ def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) 
 
 
 def double_reference(path: Path, rounding: Rounding | None = None) -> Reference | None:
-    """Run the model as `reference` does, in double precision (`service.frontend.onnx.double`).
+    """Run the model as `reference` does, in double precision (`relaxc.service.frontend.onnx.double`).
 
     None where it quantizes, has 2 GB of weights, or is nothing that runs so.
     """
@@ -128,7 +128,7 @@ def moved_reference(
 
 
 def unquantized_reference(path: Path, threads: int) -> Reference | None:
-    """Run the model without the rounding of its activations (`service.frontend.onnx.unquantized`).
+    """Run the model without the rounding of its activations (`relaxc.service.frontend.onnx.unquantized`).
 
     None where it has none, or where ONNX Runtime does not take it so.
     """

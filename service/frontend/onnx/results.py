@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from service.config import settings
-from service.errors import ModelTooLarge, UnsupportedModel
-from service.frontend.onnx.dims import dim_text, simplify
-from service.frontend.onnx.node import Node, dtype_of
-from service.frontend.onnx.scope import Scope
-from service.signature import TensorSpec
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelTooLarge, UnsupportedModel
+from relaxc.service.frontend.onnx.dims import dim_text, simplify
+from relaxc.service.frontend.onnx.node import Node, dtype_of
+from relaxc.service.frontend.onnx.scope import Scope
+from relaxc.service.signature import TensorSpec
 
 __all__ = ["check_size", "spec_of"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.frontend.onnx.moved import graphs
-from service.rounding import Rounding
+from relaxc.service.frontend.onnx.moved import graphs
+from relaxc.service.rounding import Rounding
 
 __all__ = ["round_weights"]
 

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from service.errors import InvalidOption
-from service.signature import TensorSpec
+from relaxc.service.errors import InvalidOption
+from relaxc.service.signature import TensorSpec
 
 __all__ = ["MOST_BYTES", "MOST_SAMPLES", "UNREADABLE", "read_samples"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from service.frontend.onnx.dims import (
+from relaxc.service.frontend.onnx.dims import (
     OPERATORS,
     dim_text,
     is_long,
@@ -16,7 +16,7 @@ from service.frontend.onnx.dims import (
     unique,
     variables,
 )
-from service.signature import Condition, Dim
+from relaxc.service.signature import Condition, Dim
 
 __all__ = ["FAR", "Equal", "Never", "Scope"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from service.errors import ModelMalformed
-from service.frontend.model import Reference
-from service.frontend.onnx.file import one_line
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.model import Reference
+from relaxc.service.frontend.onnx.file import one_line
 
 __all__ = ["UNVERIFIED", "bare_session", "has_bfloat16", "open_session", "reference_of", "runtime_errors"]
 

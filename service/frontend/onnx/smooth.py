@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from service.frontend.onnx.moved import graphs
+from relaxc.service.frontend.onnx.moved import graphs
 
 __all__ = ["smooth"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.errors import UnsupportedModel
-from service.frontend.model import NODES_NAMED, Unsupported
-from service.frontend.onnx.file import subgraphs
-from service.frontend.onnx.fold import FOLDS
-from service.frontend.onnx.function import has_body
-from service.frontend.onnx.graph import Graph, op_name
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend.model import NODES_NAMED, Unsupported
+from relaxc.service.frontend.onnx.file import subgraphs
+from relaxc.service.frontend.onnx.fold import FOLDS
+from relaxc.service.frontend.onnx.function import has_body
+from relaxc.service.frontend.onnx.graph import Graph, op_name
 
 __all__ = ["DIRECT", "is_supported", "unsupported", "unsupported_error"]
 
@@ -50,7 +50,7 @@ def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:
 
 def is_supported(node: Any, opsets: dict[str, int]) -> bool:
     """Return whether some converter takes this operator; it may still refuse the node for its attributes or inputs."""
-    from service.frontend.onnx.ops import converter_of
+    from relaxc.service.frontend.onnx.ops import converter_of
 
     name = op_name(node)
     if name in RANDOM:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.frontend.onnx.scope import Scope
+    from relaxc.service.frontend.onnx.scope import Scope
 
 __all__ = ["dtype_of", "tensor_expression"]
 

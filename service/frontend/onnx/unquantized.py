@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.frontend.onnx.moved import MOVEMENT
+from relaxc.service.frontend.onnx.moved import MOVEMENT
 
 __all__ = ["quantizes", "unquantized"]
 

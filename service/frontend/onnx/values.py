@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx import scope as onnx_scope
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx import scope as onnx_scope
 
 __all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints", "tensor_of"]
 
@@ -56,7 +56,7 @@ def tensor_of(array: Any) -> Any:
     import numpy as np
     from tvm import runtime
 
-    from service.process.copying import copy_into
+    from relaxc.service.process.copying import copy_into
 
     if array.dtype.isbuiltin != 1:  # of a dtype that numpy has not itself
         return runtime.tensor(array)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.frontend.onnx.file import subgraphs, tensors
+from relaxc.service.frontend.onnx.file import subgraphs, tensors
 
 __all__ = ["BFLOAT16", "DOUBLE", "FLOAT32", "uses_bfloat16", "widened"]
 

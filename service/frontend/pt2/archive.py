@@ -10,8 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from service.config import settings
-from service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
 
 __all__ = ["Archive"]
 

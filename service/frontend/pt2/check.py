@@ -17,8 +17,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from service.config import settings
-from service.errors import ModelMalformed, ModelTooLarge, ModelUnsafe, UnsupportedModel
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelMalformed, ModelTooLarge, ModelUnsafe, UnsupportedModel
 
 __all__ = ["check_program", "check_range_name", "check_weight_name"]
 

@@ -10,9 +10,9 @@ from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 from tvm.tirx import IntImm
 
-from service.errors import UnsupportedModel
-from service.frontend.pt2.symbols import Symbols
-from service.frontend.reach import reach
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend.pt2.symbols import Symbols
+from relaxc.service.frontend.reach import reach
 
 __all__ = ["FLOAT8", "HALF", "Emitter", "is_prim"]
 

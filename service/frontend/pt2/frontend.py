@@ -11,22 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
-from service.frontend.pt2.double import InDouble, is_float32
-from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
-from service.frontend.pt2.moved_values import MovedValues
-from service.frontend.pt2.program import Document, Program, deserialize, parse
-from service.frontend.pt2.quantizations import (
+from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
+from relaxc.service.frontend.pt2.double import InDouble, is_float32
+from relaxc.service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
+from relaxc.service.frontend.pt2.moved_values import MovedValues
+from relaxc.service.frontend.pt2.program import Document, Program, deserialize, parse
+from relaxc.service.frontend.pt2.quantizations import (
     QUANTIZE,
     Moved,
     Unrounded,
     quantized_ranges,
     quantizes,
 )
-from service.frontend.pt2.reference import TorchReference, to_numpy
-from service.frontend.pt2.signature import signature
-from service.request import ModelFormat
-from service.rounding import Rounding
+from relaxc.service.frontend.pt2.reference import TorchReference, to_numpy
+from relaxc.service.frontend.pt2.signature import signature
+from relaxc.service.request import ModelFormat
+from relaxc.service.rounding import Rounding
 
 __all__ = [
     "double_reference",
@@ -50,7 +50,7 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     found, symbols = signature(document.interface, shapes)  # first: it is cheap, and refuses most wrong shapes
     program, unsupported = _decomposed(document)
     refuse(unsupported)
-    from service.frontend.pt2.importer import to_relax
+    from relaxc.service.frontend.pt2.importer import to_relax
 
     module = to_relax(program, document.interface, symbols)
     held = replace(found, conditions=(*found.conditions, *symbols.conditions.values()))

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from service.errors import ModelMalformed, UnsupportedModel
-from service.frontend.model import NODES_NAMED, Unsupported
-from service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
+from relaxc.service.errors import ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.model import NODES_NAMED, Unsupported
+from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
 
 __all__ = ["QUANTIZED", "SKIPPED", "decompose", "op_name", "refuse", "unknown_targets", "unsupported_nodes"]
 
@@ -95,14 +95,14 @@ def _is_known(target: str) -> bool:
     if len(parts) != 5 or parts[:2] != ["torch", "ops"] or parts[2] not in ("aten", QUANTIZED):
         return False
     if parts[2] == QUANTIZED:
-        from service.frontend.pt2.ops import CONVERTERS
+        from relaxc.service.frontend.pt2.ops import CONVERTERS
 
         return ".".join(parts[2:]) in CONVERTERS
     return _is_known_aten(parts[3], parts[4])
 
 
 def _is_known_aten(packet: str, overload: str) -> bool:
-    from service.frontend.pt2.ops import CONVERTERS
+    from relaxc.service.frontend.pt2.ops import CONVERTERS
 
     name = f"aten.{packet}.{overload}"
     if name in CONVERTERS or name in SKIPPED or name in _SYMBOLIC:
@@ -143,7 +143,7 @@ def _decompositions() -> Any:
     """torch's table, without the operators that we take whole."""
     import torch
 
-    from service.frontend.pt2.ops import KEPT
+    from relaxc.service.frontend.pt2.ops import KEPT
 
     table = torch.export.default_decompositions()
     for name in KEPT:
@@ -180,7 +180,7 @@ def decompose(exported: Any) -> Any:
 
 def unsupported_nodes(program: Any) -> dict[str, Unsupported]:
     """Return the operators of a decomposed program that no converter takes."""
-    from service.frontend.pt2.ops import CONVERTERS
+    from relaxc.service.frontend.pt2.ops import CONVERTERS
 
     found = []
     for node in program.graph.nodes:

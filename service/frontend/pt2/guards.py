@@ -7,8 +7,8 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
-from service.signature import MAX_DIM_CHARS, Condition, Dim
+from relaxc.service.errors import InvalidShape, ModelMalformed, UnsupportedModel
+from relaxc.service.signature import MAX_DIM_CHARS, Condition, Dim
 
 __all__ = ["conditions"]
 

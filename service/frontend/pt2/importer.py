@@ -12,13 +12,13 @@ from typing import Any
 
 from tvm import relax, runtime, tirx
 
-from service.errors import CompileFailed, ModelMalformed, UnsupportedModel
-from service.frontend.pt2.emit import Emitter, is_prim, torch_dtype
-from service.frontend.pt2.graph import SKIPPED, is_size, op_name
-from service.frontend.pt2.ops import CONVERTERS
-from service.frontend.pt2.signature import Interface, Leaf
-from service.frontend.pt2.symbols import Symbols
-from service.frontend.pt2.torch_calls import TORCH_ERRORS
+from relaxc.service.errors import CompileFailed, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.pt2.emit import Emitter, is_prim, torch_dtype
+from relaxc.service.frontend.pt2.graph import SKIPPED, is_size, op_name
+from relaxc.service.frontend.pt2.ops import CONVERTERS
+from relaxc.service.frontend.pt2.signature import Interface, Leaf
+from relaxc.service.frontend.pt2.symbols import Symbols
+from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS
 
 __all__ = ["to_relax"]
 

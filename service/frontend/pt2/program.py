@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.errors import ModelMalformed, UnsupportedModel
-from service.frontend.model import Unsupported
-from service.frontend.pt2 import schema as pt2_schema
-from service.frontend.pt2.archive import Archive
-from service.frontend.pt2.check import check_program
-from service.frontend.pt2.graph import QUANTIZED, unknown_targets
-from service.frontend.pt2.signature import Interface, interface
-from service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
-from service.frontend.pt2.tree import input_names, output_names
-from service.frontend.pt2.weights import load_constants, load_weights
-from service.signature import JsonScalar
+from relaxc.service.errors import ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.model import Unsupported
+from relaxc.service.frontend.pt2 import schema as pt2_schema
+from relaxc.service.frontend.pt2.archive import Archive
+from relaxc.service.frontend.pt2.check import check_program
+from relaxc.service.frontend.pt2.graph import QUANTIZED, unknown_targets
+from relaxc.service.frontend.pt2.signature import Interface, interface
+from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
+from relaxc.service.frontend.pt2.tree import input_names, output_names
+from relaxc.service.frontend.pt2.weights import load_constants, load_weights
+from relaxc.service.signature import JsonScalar
 
 __all__ = ["Document", "Program", "deserialize", "parse"]
 

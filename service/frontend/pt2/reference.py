@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from service.errors import InputName, ModelMalformed, UnsupportedModel
-from service.frontend.pt2.program import Document, Program
-from service.frontend.pt2.quantizations import Quantizations, concerns
-from service.frontend.pt2.torch_calls import quiet
-from service.rounding import Rounding
+from relaxc.service.errors import InputName, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.pt2.program import Document, Program
+from relaxc.service.frontend.pt2.quantizations import Quantizations, concerns
+from relaxc.service.frontend.pt2.torch_calls import quiet
+from relaxc.service.rounding import Rounding
 
 __all__ = ["TorchReference", "to_numpy"]
 

@@ -13,7 +13,7 @@ import typing
 from enum import IntEnum
 from typing import Any
 
-from service.errors import ModelMalformed
+from relaxc.service.errors import ModelMalformed
 
 __all__ = ["parse"]
 

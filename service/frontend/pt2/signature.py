@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
-from service.frontend.model import Shapes
-from service.frontend.pt2.guards import conditions
-from service.frontend.pt2.symbols import Symbols, parse_expression
-from service.signature import Dim, JsonScalar, Signature, TensorSpec
+from relaxc.service.errors import InvalidShape, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.model import Shapes
+from relaxc.service.frontend.pt2.guards import conditions
+from relaxc.service.frontend.pt2.symbols import Symbols, parse_expression
+from relaxc.service.signature import Dim, JsonScalar, Signature, TensorSpec
 
 __all__ = ["Interface", "Leaf", "interface", "signature"]
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from service.errors import InvalidShape, UnsupportedModel
-from service.frontend.onnx.dims import dim_text, is_word, number_of, simplify, told
-from service.frontend.onnx.scope import FAR
-from service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds
+from relaxc.service.errors import InvalidShape, UnsupportedModel
+from relaxc.service.frontend.onnx.dims import dim_text, is_word, number_of, simplify, told
+from relaxc.service.frontend.onnx.scope import FAR
+from relaxc.service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds
 
 __all__ = ["Symbols", "parse_expression"]
 

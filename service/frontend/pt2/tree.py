@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from service.errors import ModelMalformed
+from relaxc.service.errors import ModelMalformed
 
 __all__ = ["input_names", "output_names"]
 

@@ -7,11 +7,11 @@ import warnings
 import zipfile
 from typing import Any
 
-from service.config import settings
-from service.errors import ModelMalformed, ModelTooLarge, ModelUnsafe, UnsupportedModel
-from service.frontend.pt2 import schema as pt2_schema
-from service.frontend.pt2.archive import Archive
-from service.frontend.pt2.check import check_weight_name
+from relaxc.service.config import settings
+from relaxc.service.errors import ModelMalformed, ModelTooLarge, ModelUnsafe, UnsupportedModel
+from relaxc.service.frontend.pt2 import schema as pt2_schema
+from relaxc.service.frontend.pt2.archive import Archive
+from relaxc.service.frontend.pt2.check import check_weight_name
 
 __all__ = ["load_constants", "load_weights"]
 

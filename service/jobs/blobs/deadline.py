@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from service.errors import StoreUnreachable
+from relaxc.service.errors import StoreUnreachable
 
 __all__ = ["Deadlines"]
 

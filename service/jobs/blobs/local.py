@@ -8,13 +8,13 @@ import time
 import uuid
 from pathlib import Path
 
-from service.artifact.atomic import sweep_staging, sync
-from service.errors import StoreUnwritable
+from relaxc.service.artifact.atomic import sweep_staging, sync
+from relaxc.service.errors import StoreUnwritable
 
 __all__ = ["KINDS", "LocalBlobs", "is_blob_name"]
 
 KINDS = frozenset(("artifacts", "jobs", "keys", "models", "records"))
-"""What names begin with: `service.jobs.queue.retention` says when each is deleted."""
+"""What names begin with: `relaxc.service.jobs.queue.retention` says when each is deleted."""
 
 _NAME = re.compile(r"[a-z]+(/(?!\.\.?(/|$))[^/\\\x00-\x1f\x7f]{1,255}){1,3}")
 _TRIES = 100  # to make a folder that others remove; each lost try needs one of them between two system calls

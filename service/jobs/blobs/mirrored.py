@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from service.artifact.entry import sha256_of
-from service.errors import StoreUnwritable
-from service.jobs.blobs.local import LocalBlobs
-from service.jobs.blobs.s3 import S3Blobs
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.errors import StoreUnwritable
+from relaxc.service.jobs.blobs.local import LocalBlobs
+from relaxc.service.jobs.blobs.s3 import S3Blobs
 
 __all__ = ["Blobs", "open_blobs"]
 

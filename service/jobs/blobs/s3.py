@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from service.config import settings
-from service.errors import InvalidOption, StoreUnreachable, StoreUnwritable
-from service.jobs.blobs.deadline import Deadlines
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, StoreUnreachable, StoreUnwritable
+from relaxc.service.jobs.blobs.deadline import Deadlines
 
 __all__ = ["Listed", "S3Blobs"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.config import settings
-from service.jobs.database import uses
-from service.jobs.database.rows import expires, iso_time
-from service.jobs.database.tables import artifacts
+from relaxc.service.config import settings
+from relaxc.service.jobs.database import uses
+from relaxc.service.jobs.database.rows import expires, iso_time
+from relaxc.service.jobs.database.tables import artifacts
 
 __all__ = ["ArtifactRow", "disown", "growth", "has", "measure", "of_owner", "own", "sizes", "touch"]
 

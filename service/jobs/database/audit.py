@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from service.jobs.database import cursors
-from service.jobs.database.rows import AuditFilter, AuditPage, AuditRow
-from service.jobs.database.tables import audit_log
+from relaxc.service.jobs.database import cursors
+from relaxc.service.jobs.database.rows import AuditFilter, AuditPage, AuditRow
+from relaxc.service.jobs.database.tables import audit_log
 
 __all__ = ["append", "newest", "page", "read"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import events, instances, quotas, shares
-from service.jobs.database.jobs import get
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.database.tables import jobs, owners
-from service.jobs.job import State
+from relaxc.service.jobs.database import events, instances, quotas, shares
+from relaxc.service.jobs.database.jobs import get
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.database.tables import jobs, owners
+from relaxc.service.jobs.job import State
 
 __all__ = ["PLACED", "Candidate", "Lane", "claim", "waits"]
 

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from service.errors import InvalidOption
+from relaxc.service.errors import InvalidOption
 
 __all__ = ["read", "written"]
 

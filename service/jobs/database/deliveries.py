@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.rows import JobRow
-from service.jobs.database.tables import deliveries
+from relaxc.service.jobs.database.rows import JobRow
+from relaxc.service.jobs.database.tables import deliveries
 
 __all__ = [
     "MAX_JOINED",

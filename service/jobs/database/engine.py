@@ -17,9 +17,9 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from service.config import settings
-from service.errors import InvalidOption, ServiceError
-from service.jobs.database.migrate import migrate
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, ServiceError
+from relaxc.service.jobs.database.migrate import migrate
 
 if TYPE_CHECKING:
     import psycopg

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.rows import EventRow
-from service.jobs.database.tables import job_events, jobs
+from relaxc.service.jobs.database.rows import EventRow
+from relaxc.service.jobs.database.tables import job_events, jobs
 
 __all__ = ["append", "counts", "read"]
 

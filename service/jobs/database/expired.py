@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.rows import JobKind
-from service.jobs.database.shares import VIRTUAL_TIME
-from service.jobs.database.tables import audit_log, deliveries, idempotency, job_events, job_trials, jobs, shares
-from service.jobs.job import Claim, State
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.database.shares import VIRTUAL_TIME
+from relaxc.service.jobs.database.tables import audit_log, deliveries, idempotency, job_events, job_trials, jobs, shares
+from relaxc.service.jobs.job import Claim, State
 
 __all__ = ["RemovedJobs", "remove_audit", "remove_deliveries", "remove_idempotency", "remove_jobs", "remove_shares"]
 

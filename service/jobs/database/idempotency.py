@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.config import settings
-from service.jobs.database.tables import idempotency, jobs
-from service.jobs.database.upsert import insert_new
+from relaxc.service.config import settings
+from relaxc.service.jobs.database.tables import idempotency, jobs
+from relaxc.service.jobs.database.upsert import insert_new
 
 __all__ = ["Answered", "find", "insert"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.engine import now
-from service.jobs.database.tables import instances, jobs
-from service.jobs.job import Claim
+from relaxc.service.jobs.database.engine import now
+from relaxc.service.jobs.database.tables import instances, jobs
+from relaxc.service.jobs.job import Claim
 
 __all__ = [
     "any_other",

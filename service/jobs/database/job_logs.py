@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import events
-from service.jobs.database.rows import JobRow
-from service.jobs.database.tables import job_logs
-from service.jobs.database.transitions import held
+from relaxc.service.jobs.database import events
+from relaxc.service.jobs.database.rows import JobRow
+from relaxc.service.jobs.database.tables import job_logs
+from relaxc.service.jobs.database.transitions import held
 
 __all__ = ["append", "read"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from service.jobs.database import cursors
-from service.jobs.database.rows import JobKind, JobPage, JobRow
-from service.jobs.database.tables import jobs, owners
-from service.jobs.database.upsert import insert_new
-from service.jobs.job import Claim, State
+from relaxc.service.jobs.database import cursors
+from relaxc.service.jobs.database.rows import JobKind, JobPage, JobRow
+from relaxc.service.jobs.database.tables import jobs, owners
+from relaxc.service.jobs.database.upsert import insert_new
+from relaxc.service.jobs.job import Claim, State
 
 __all__ = [
     "count",

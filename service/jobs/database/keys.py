@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from service.jobs.database.rows import KeyRow
-from service.jobs.database.tables import api_keys, owners
+from relaxc.service.jobs.database.rows import KeyRow
+from relaxc.service.jobs.database.tables import api_keys, owners
 
 __all__ = [
     "admins",

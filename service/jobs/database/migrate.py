@@ -13,8 +13,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-from service.errors import ServiceError
-from service.jobs.database.tables import metadata
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database.tables import metadata
 
 __all__ = ["MIGRATION_LOCK", "is_current", "migrate"]
 

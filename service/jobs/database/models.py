@@ -9,12 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from service.jobs.database import uses
-from service.jobs.database.rows import ModelFile, ModelRow
-from service.jobs.database.tables import jobs, model_aliases, model_contents, model_files, models
-from service.jobs.database.upsert import insert_new
-from service.jobs.job import State
-from service.request import ModelFormat
+from relaxc.service.jobs.database import uses
+from relaxc.service.jobs.database.rows import ModelFile, ModelRow
+from relaxc.service.jobs.database.tables import jobs, model_aliases, model_contents, model_files, models
+from relaxc.service.jobs.database.upsert import insert_new
+from relaxc.service.jobs.job import State
+from relaxc.service.request import ModelFormat
 
 __all__ = [
     "Content",

@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import uses
-from service.jobs.database.tables import artifacts, jobs, model_contents, record_sets
-from service.jobs.database.uses import Needed
+from relaxc.service.jobs.database import uses
+from relaxc.service.jobs.database.tables import artifacts, jobs, model_contents, record_sets
+from relaxc.service.jobs.database.uses import Needed
 
 __all__ = ["KINDS", "LOCAL", "unknown"]
 

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from service.artifact.entry import Entry
-from service.errors import Cancelled, RelaxcError
-from service.jobs.database.rows import RecordsRow
-from service.jobs.job import State
-from service.process.task import finite
+from relaxc.service.artifact.entry import Entry
+from relaxc.service.errors import Cancelled, RelaxcError
+from relaxc.service.jobs.database.rows import RecordsRow
+from relaxc.service.jobs.job import State
+from relaxc.service.process.task import finite
 
 __all__ = ["Outcome"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.rows import iso_time
-from service.jobs.database.tables import owners
+from relaxc.service.jobs.database.rows import iso_time
+from relaxc.service.jobs.database.tables import owners
 
 __all__ = ["OwnerRow", "every", "find", "insert", "named", "update"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import events
-from service.jobs.database.engine import now
-from service.jobs.database.rows import JobKind
-from service.jobs.database.tables import jobs
-from service.jobs.job import State
+from relaxc.service.jobs.database import events
+from relaxc.service.jobs.database.engine import now
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.database.tables import jobs
+from relaxc.service.jobs.job import State
 
 __all__ = ["counts", "ids", "marked", "note", "waiting_since"]
 

@@ -8,12 +8,12 @@ from collections import Counter, defaultdict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import quotas, tuning_times
-from service.jobs.database.quotas import QUOTAS
-from service.jobs.database.rows import JobKind
-from service.jobs.database.tables import artifacts, jobs, model_contents, models, record_sets, uploads
-from service.jobs.database.tables import tuning_times as times
-from service.jobs.job import State
+from relaxc.service.jobs.database import quotas, tuning_times
+from relaxc.service.jobs.database.quotas import QUOTAS
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.database.tables import artifacts, jobs, model_contents, models, record_sets, uploads
+from relaxc.service.jobs.database.tables import tuning_times as times
+from relaxc.service.jobs.job import State
 
 __all__ = ["SHARES", "owners_at"]
 

@@ -15,12 +15,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.config import settings
-from service.errors import QuotaExceeded, StorageQuotaExceeded
-from service.jobs.database import tuning_times
-from service.jobs.database.tables import artifacts, jobs, model_contents, models, owners, record_sets, uploads
-from service.jobs.database.upsert import insert_new
-from service.jobs.job import State
+from relaxc.service.config import settings
+from relaxc.service.errors import QuotaExceeded, StorageQuotaExceeded
+from relaxc.service.jobs.database import tuning_times
+from relaxc.service.jobs.database.tables import artifacts, jobs, model_contents, models, owners, record_sets, uploads
+from relaxc.service.jobs.database.upsert import insert_new
+from relaxc.service.jobs.job import State
 
 __all__ = ["QUOTAS", "Quotas", "Use", "admit_bytes", "admit_job", "admit_tuning", "hold", "of_owners", "quotas", "use"]
 

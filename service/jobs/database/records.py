@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from service.jobs.database import quotas, uses
-from service.jobs.database.rows import RecordsRow
-from service.jobs.database.tables import record_sets
+from relaxc.service.jobs.database import quotas, uses
+from relaxc.service.jobs.database.rows import RecordsRow
+from relaxc.service.jobs.database.tables import record_sets
 
 __all__ = ["admit", "find", "insert", "owned", "remove"]
 

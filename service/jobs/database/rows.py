@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from service.config import settings
-from service.jobs.job import Claim, State
-from service.request import CompileOptions, ModelFormat
+from relaxc.service.config import settings
+from relaxc.service.jobs.job import Claim, State
+from relaxc.service.request import CompileOptions, ModelFormat
 
 __all__ = [
     "LOCAL_OWNER",

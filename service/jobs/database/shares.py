@@ -12,8 +12,8 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.tables import shares
-from service.jobs.database.upsert import insert_or_update
+from relaxc.service.jobs.database.tables import shares
+from relaxc.service.jobs.database.upsert import insert_or_update
 
 __all__ = ["START_S", "VIRTUAL_TIME", "charge", "start", "start_tags"]
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from service.errors import ServiceError
-from service.jobs.database.engine import Database
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database.engine import Database
 
 if TYPE_CHECKING:
     import psycopg

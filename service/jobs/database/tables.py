@@ -2,7 +2,7 @@
 
 Times are Unix seconds. JSON is text in SQLite and `json` in PostgreSQL; no query looks into it, but for the errors of a
 list of jobs. `used` is when an owner last used what is his, to a day: retention counts from there
-(`service.jobs.queue.retention` has a rule for every table).
+(`relaxc.service.jobs.queue.retention` has a rule for every table).
 """
 
 from __future__ import annotations

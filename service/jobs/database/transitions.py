@@ -15,14 +15,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.errors import Cancelled, RelaxcError, ServerDied, StorageQuotaExceeded
-from service.jobs.database import artifacts, deliveries, events, quotas, records, shares, tuning_times
-from service.jobs.database.claims import PLACED
-from service.jobs.database.jobs import find, get
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import JobRow, RecordsRow
-from service.jobs.database.tables import job_logs, jobs
-from service.jobs.job import Claim, State
+from relaxc.service.errors import Cancelled, RelaxcError, ServerDied, StorageQuotaExceeded
+from relaxc.service.jobs.database import artifacts, deliveries, events, quotas, records, shares, tuning_times
+from relaxc.service.jobs.database.claims import PLACED
+from relaxc.service.jobs.database.jobs import find, get
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import JobRow, RecordsRow
+from relaxc.service.jobs.database.tables import job_logs, jobs
+from relaxc.service.jobs.job import Claim, State
 
 __all__ = [
     "MAX_ATTEMPTS",

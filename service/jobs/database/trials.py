@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import events
-from service.jobs.database.tables import job_trials, jobs
-from service.tuning.told import TRIAL, Told
+from relaxc.service.jobs.database import events
+from relaxc.service.jobs.database.tables import job_trials, jobs
+from relaxc.service.tuning.told import TRIAL, Told
 
 __all__ = ["append", "of_ended", "read", "remove", "remove_old"]
 

@@ -8,11 +8,11 @@ from collections import defaultdict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.database.tables import jobs, tuning_times
-from service.jobs.database.upsert import insert_new
-from service.jobs.job import State
-from service.process.limits import tuning_time_s
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.database.tables import jobs, tuning_times
+from relaxc.service.jobs.database.upsert import insert_new
+from relaxc.service.jobs.job import State
+from relaxc.service.process.limits import tuning_time_s
 
 __all__ = ["WINDOW_S", "note", "remove_old", "taken_s", "wait_s"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.config import settings
-from service.jobs.database.rows import expires, iso_time
-from service.jobs.database.tables import uploads
-from service.jobs.database.upsert import insert_or_update
+from relaxc.service.config import settings
+from relaxc.service.jobs.database.rows import expires, iso_time
+from relaxc.service.jobs.database.tables import uploads
+from relaxc.service.jobs.database.upsert import insert_or_update
 
 __all__ = [
     "REQUEST",

@@ -10,9 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.tables import artifacts, jobs, model_aliases, models, record_sets
-from service.jobs.database.upsert import insert_new
-from service.jobs.job import State
+from relaxc.service.jobs.database.tables import artifacts, jobs, model_aliases, models, record_sets
+from relaxc.service.jobs.database.upsert import insert_new
+from relaxc.service.jobs.job import State
 
 __all__ = ["OWNED", "Needed", "insert_or_touch", "needed", "remove_unused", "touch"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from service.artifact.store import Store
-from service.config import settings
-from service.jobs.local.queue import CompileQueue
-from service.jobs.once import COMPILE_ENTRY
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.task import Flavour
-from service.process.workspace import Workspace
+from relaxc.service.artifact.store import Store
+from relaxc.service.config import settings
+from relaxc.service.jobs.local.queue import CompileQueue
+from relaxc.service.jobs.once import COMPILE_ENTRY
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.task import Flavour
+from relaxc.service.process.workspace import Workspace
 
 __all__ = ["LocalBackend"]
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from service.artifact.compiled import CompiledArtifact, EarlyCopy, check_output
-from service.artifact.entry import Entry
-from service.artifact.manifest import Manifest
-from service.compiler import prepare
-from service.errors import ArtifactCorrupt, ArtifactError, InvalidOption, RelaxcError
-from service.frontend import identify
-from service.jobs.job import Event, Job, Origin
-from service.jobs.local.backend import LocalBackend
-from service.process.sandbox.confinement import Confinement, folders_of
-from service.process.task import Emit, Flavour, Task
-from service.request import CompileOptions, CompileRequest, ModelFormat
+from relaxc.service.artifact.compiled import CompiledArtifact, EarlyCopy, check_output
+from relaxc.service.artifact.entry import Entry
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.compiler import prepare
+from relaxc.service.errors import ArtifactCorrupt, ArtifactError, InvalidOption, RelaxcError
+from relaxc.service.frontend import identify
+from relaxc.service.jobs.job import Event, Job, Origin
+from relaxc.service.jobs.local.backend import LocalBackend
+from relaxc.service.process.sandbox.confinement import Confinement, folders_of
+from relaxc.service.process.task import Emit, Flavour, Task
+from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat
 
 __all__ = ["compile", "compile_local", "inspect_local", "local_backend", "warm_for"]
 
@@ -132,7 +132,7 @@ def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
     try:
         payload = {"path": str(path.resolve()), "format": format.value}
         allowed = Confinement(reads=folders_of(path), own_user=False)
-        task = Task("service.jobs.entries:inspect_model", payload, workdir, Flavour(format), confinement=allowed)
+        task = Task("relaxc.service.jobs.entries:inspect_model", payload, workdir, Flavour(format), confinement=allowed)
         info: dict[str, Any] = backend.pool.run(task, lambda event: None)["info"]
         return info
     finally:

@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from service.artifact.entry import Entry
-from service.artifact.key import Key, key_for
-from service.artifact.store import Store
-from service.compiler import places_read
-from service.config import settings
-from service.errors import Busy, ServiceError
-from service.jobs.job import Job, Origin, State, Submitted
-from service.jobs.job_error import job_error
-from service.jobs.once import COMPILE_ENTRY, Ask, CompileOnce
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.sandbox.confinement import Confinement, folders_of
-from service.process.workspace import Workspace
-from service.request import CompileRequest
+from relaxc.service.artifact.entry import Entry
+from relaxc.service.artifact.key import Key, key_for
+from relaxc.service.artifact.store import Store
+from relaxc.service.compiler import places_read
+from relaxc.service.config import settings
+from relaxc.service.errors import Busy, ServiceError
+from relaxc.service.jobs.job import Job, Origin, State, Submitted
+from relaxc.service.jobs.job_error import job_error
+from relaxc.service.jobs.once import COMPILE_ENTRY, Ask, CompileOnce
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.sandbox.confinement import Confinement, folders_of
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import CompileRequest
 
 __all__ = ["CompileQueue"]
 

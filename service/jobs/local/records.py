@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.compiler import places_read
-from service.config import settings
-from service.jobs.local.calls import local_backend
-from service.process.sandbox.confinement import Confinement, folders_of
-from service.process.task import Emit, Flavour, Task
-from service.request import CompileRequest
+from relaxc.service.compiler import places_read
+from relaxc.service.config import settings
+from relaxc.service.jobs.local.calls import local_backend
+from relaxc.service.process.sandbox.confinement import Confinement, folders_of
+from relaxc.service.process.task import Emit, Flavour, Task
+from relaxc.service.request import CompileRequest
 
 __all__ = ["cover_local", "verify_local"]
 
 
 def cover_local(request: CompileRequest, on_event: Emit) -> list[dict[str, Any]]:
     """Return the rows of `Kernel.to_dict`, heaviest first, by the stages before the build. Raise a RelaxcError."""
-    found: list[dict[str, Any]] = _run("service.jobs.entries:cover_model", request, {}, on_event)["kernels"]
+    found: list[dict[str, Any]] = _run("relaxc.service.jobs.entries:cover_model", request, {}, on_event)["kernels"]
     return found
 
 
 def verify_local(request: CompileRequest, *, sample: int, seed: int, on_event: Emit) -> dict[str, Any]:
     """Measure `sample` of the model's records again, and return what `drift.run` does. Raise a RelaxcError."""
-    return _run("service.jobs.entries:verify_records", request, {"sample": sample, "seed": seed}, on_event)
+    return _run("relaxc.service.jobs.entries:verify_records", request, {"sample": sample, "seed": seed}, on_event)
 
 
 def _run(entry: str, request: CompileRequest, payload: dict[str, Any], on_event: Emit) -> dict[str, Any]:

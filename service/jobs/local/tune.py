@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from service.compiler import places_read, prepare
-from service.config import settings
-from service.errors import CompileFailed, StoreUnwritable
-from service.jobs.local.calls import local_backend
-from service.process.limits import Limits
-from service.process.plain import MAX_READ_BYTES, open_left
-from service.process.sandbox.confinement import Confinement, folders_of
-from service.process.task import Emit, Flavour, Task
-from service.request import CompileOptions, CompileRequest
-from service.tuning.options import TuneOptions
+from relaxc.service.compiler import places_read, prepare
+from relaxc.service.config import settings
+from relaxc.service.errors import CompileFailed, StoreUnwritable
+from relaxc.service.jobs.local.calls import local_backend
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.plain import MAX_READ_BYTES, open_left
+from relaxc.service.process.sandbox.confinement import Confinement, folders_of
+from relaxc.service.process.task import Emit, Flavour, Task
+from relaxc.service.request import CompileOptions, CompileRequest
+from relaxc.service.tuning.options import TuneOptions
 
 __all__ = ["TuneResult", "list_tasks", "tune", "tune_local"]
 
-ENTRY = "service.jobs.entries:tune_model"
+ENTRY = "relaxc.service.jobs.entries:tune_model"
 
 
 @dataclass(frozen=True, slots=True)

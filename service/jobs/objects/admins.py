@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from service.errors import AdminNeeded
-from service.jobs.database import keys
-from service.jobs.database.engine import Database
+from relaxc.service.errors import AdminNeeded
+from relaxc.service.jobs.database import keys
+from relaxc.service.jobs.database.engine import Database
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -11,12 +11,12 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-from service.jobs.database import instances, models, owners, quota_use, quotas, uploads
-from service.jobs.database.engine import Database
-from service.jobs.database.quotas import QUOTAS, Quotas, Use
-from service.jobs.database.rows import Owner
-from service.jobs.database.tuning_times import WINDOW_S
-from service.jobs.database.uploads import UploadRow
+from relaxc.service.jobs.database import instances, models, owners, quota_use, quotas, uploads
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.quotas import QUOTAS, Quotas, Use
+from relaxc.service.jobs.database.rows import Owner
+from relaxc.service.jobs.database.tuning_times import WINDOW_S
+from relaxc.service.jobs.database.uploads import UploadRow
 
 __all__ = ["Allowance", "Watched"]
 

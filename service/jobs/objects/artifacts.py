@@ -10,19 +10,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from service.artifact.entry import Entry, Opened, is_digest, sha256_of
-from service.artifact.key import Key
-from service.artifact.manifest import Manifest
-from service.artifact.store import Store
-from service.errors import ArtifactNotFound, ServiceError, StoreUnwritable
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import artifacts
-from service.jobs.database.artifacts import ArtifactRow
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import Owner
-from service.jobs.objects.recent import Recent
-from service.process.workspace import Workspace
-from service.request import TargetSpec
+from relaxc.service.artifact.entry import Entry, Opened, is_digest, sha256_of
+from relaxc.service.artifact.key import Key
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.artifact.store import Store
+from relaxc.service.errors import ArtifactNotFound, ServiceError, StoreUnwritable
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import artifacts
+from relaxc.service.jobs.database.artifacts import ArtifactRow
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import Owner
+from relaxc.service.jobs.objects.recent import Recent
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import TargetSpec
 
 __all__ = ["Artifacts"]
 

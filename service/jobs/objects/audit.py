@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from service.config import settings
-from service.errors import InvalidOption
-from service.jobs.database import audit
-from service.jobs.database.engine import Database, url_of_settings
-from service.jobs.database.rows import AuditFilter, AuditPage, AuditRow
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.engine import Database, url_of_settings
+from relaxc.service.jobs.database.rows import AuditFilter, AuditPage, AuditRow
 
 __all__ = ["Audit", "open_audit"]
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from service.frontend.model_file import only_format
-from service.jobs.database.rows import ModelFile
-from service.process.limits import Limits
-from service.process.runner import Runner
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Task
-from service.process.workspace import Workspace
-from service.request import ModelFormat, model_digest
+from relaxc.service.frontend.model_file import only_format
+from relaxc.service.jobs.database.rows import ModelFile
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.runner import Runner
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Task
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import ModelFormat, model_digest
 
 __all__ = ["CHECK_ENTRY", "Sent", "check", "memory_to_check"]
 
-CHECK_ENTRY = "service.jobs.entries:check_model"
+CHECK_ENTRY = "relaxc.service.jobs.entries:check_model"
 """What a child runs, but in tests."""
 
 _LIMIT_S = 120.0

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.jobs.database import keys
-from service.jobs.database.rows import KeyRow
-from service.jobs.objects.owners import random_letters
+from relaxc.service.jobs.database import keys
+from relaxc.service.jobs.database.rows import KeyRow
+from relaxc.service.jobs.objects.owners import random_letters
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

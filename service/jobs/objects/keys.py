@@ -12,15 +12,15 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from service.config import settings
-from service.errors import InvalidOption, KeyNotFound, RateLimited
-from service.jobs.database import keys, owners
-from service.jobs.database.engine import Database, url_of_settings
-from service.jobs.database.rows import SCOPES, KeyRow
-from service.jobs.objects import admins, key_secrets
-from service.jobs.objects.key_secrets import NewKey, digest_of
-from service.jobs.objects.noted import Note, by_command, by_request
-from service.jobs.objects.owners import check_name, find_owner, new_owner
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, KeyNotFound, RateLimited
+from relaxc.service.jobs.database import keys, owners
+from relaxc.service.jobs.database.engine import Database, url_of_settings
+from relaxc.service.jobs.database.rows import SCOPES, KeyRow
+from relaxc.service.jobs.objects import admins, key_secrets
+from relaxc.service.jobs.objects.key_secrets import NewKey, digest_of
+from relaxc.service.jobs.objects.noted import Note, by_command, by_request
+from relaxc.service.jobs.objects.owners import check_name, find_owner, new_owner
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -11,18 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.artifact.entry import is_digest, sha256_of
-from service.errors import ModelNotFound, StoreUnwritable
-from service.frontend.model_file import only_format
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import models, quotas, uploads
-from service.jobs.database.engine import Database
-from service.jobs.database.models import Content
-from service.jobs.database.rows import ModelFile, ModelRow, Owner
-from service.jobs.objects.intake import Sent, check, memory_to_check
-from service.process.runner import Runner
-from service.process.workspace import Workspace
-from service.request import ModelRef
+from relaxc.service.artifact.entry import is_digest, sha256_of
+from relaxc.service.errors import ModelNotFound, StoreUnwritable
+from relaxc.service.frontend.model_file import only_format
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import models, quotas, uploads
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.models import Content
+from relaxc.service.jobs.database.rows import ModelFile, ModelRow, Owner
+from relaxc.service.jobs.objects.intake import Sent, check, memory_to_check
+from relaxc.service.process.runner import Runner
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import ModelRef
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from service.jobs.database import audit
-from service.jobs.database.rows import AuditRow
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.rows import AuditRow
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

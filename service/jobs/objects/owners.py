@@ -11,15 +11,15 @@ from contextlib import closing, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from service.config import settings
-from service.errors import AdminNeeded, InvalidOption, OwnerNotFound
-from service.jobs.database import owners
-from service.jobs.database.engine import Database, url_of_settings
-from service.jobs.database.owners import OwnerRow
-from service.jobs.database.quotas import QUOTAS, hold
-from service.jobs.objects import admins
-from service.jobs.objects.allowance import Allowance
-from service.jobs.objects.noted import Note, by_command, by_request
+from relaxc.service.config import settings
+from relaxc.service.errors import AdminNeeded, InvalidOption, OwnerNotFound
+from relaxc.service.jobs.database import owners
+from relaxc.service.jobs.database.engine import Database, url_of_settings
+from relaxc.service.jobs.database.owners import OwnerRow
+from relaxc.service.jobs.database.quotas import QUOTAS, hold
+from relaxc.service.jobs.objects import admins
+from relaxc.service.jobs.objects.allowance import Allowance
+from relaxc.service.jobs.objects.noted import Note, by_command, by_request
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from service.errors import StoreUnwritable, UploadConflict
+from relaxc.service.errors import StoreUnwritable, UploadConflict
 
 __all__ = ["Part", "UploadState", "unwritable"]
 

@@ -6,13 +6,13 @@ import hashlib
 import time
 from pathlib import Path
 
-from service.artifact.entry import is_digest
-from service.errors import InvalidRecords, RecordsNotFound
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import records
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import Owner, RecordsRow
-from service.records import files
+from relaxc.service.artifact.entry import is_digest
+from relaxc.service.errors import InvalidRecords, RecordsNotFound
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import records
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import Owner, RecordsRow
+from relaxc.service.records import files
 
 __all__ = ["RecordSets"]
 

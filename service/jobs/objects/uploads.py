@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.artifact.entry import is_digest, sha256_of
-from service.config import settings
-from service.errors import (
+from relaxc.service.artifact.entry import is_digest, sha256_of
+from relaxc.service.config import settings
+from relaxc.service.errors import (
     DigestMismatch,
     InvalidOption,
     ModelError,
@@ -23,12 +23,12 @@ from service.errors import (
     RequestError,
     UploadConflict,
 )
-from service.jobs.database.rows import ModelRow, Owner
-from service.jobs.objects.allowance import Allowance
-from service.jobs.objects.intake import Sent
-from service.jobs.objects.models import Models
-from service.jobs.objects.part import Part, UploadState, unwritable
-from service.process.workspace import Workspace
+from relaxc.service.jobs.database.rows import ModelRow, Owner
+from relaxc.service.jobs.objects.allowance import Allowance
+from relaxc.service.jobs.objects.intake import Sent
+from relaxc.service.jobs.objects.models import Models
+from relaxc.service.jobs.objects.part import Part, UploadState, unwritable
+from relaxc.service.process.workspace import Workspace
 
 __all__ = ["Uploads"]
 

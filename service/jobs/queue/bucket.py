@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Iterable
 
-from service.artifact.entry import is_digest
-from service.config import settings
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.blobs.s3 import Listed, S3Blobs
-from service.jobs.database import orphans
-from service.jobs.database.engine import Database
-from service.jobs.queue.retention import Place, Removed
+from relaxc.service.artifact.entry import is_digest
+from relaxc.service.config import settings
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.blobs.s3 import Listed, S3Blobs
+from relaxc.service.jobs.database import orphans
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.queue.retention import Place, Removed
 
 __all__ = ["BucketSweep"]
 

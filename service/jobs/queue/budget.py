@@ -6,10 +6,10 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
-from service import machine
-from service.config import settings
-from service.errors import Busy
-from service.jobs.database.rows import JobKind
+from relaxc.service import machine
+from relaxc.service.config import settings
+from relaxc.service.errors import Busy
+from relaxc.service.jobs.database.rows import JobKind
 
 __all__ = ["Budget", "estimate"]
 

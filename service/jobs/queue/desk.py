@@ -9,17 +9,17 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from service.errors import Cancelled, InvalidOption, JobEnded, JobNotFound, ServiceError
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import events, job_logs, jobs, models, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, JobRow, Owner
-from service.jobs.job import State, Submitted
-from service.jobs.queue.files import LOG, TUNE_FILES, blob_of, latest
-from service.jobs.queue.hub import Hub
-from service.jobs.queue.running import Running
-from service.jobs.queue.submission import Submission
-from service.process.plain import open_plain
+from relaxc.service.errors import Cancelled, InvalidOption, JobEnded, JobNotFound, ServiceError
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import events, job_logs, jobs, models, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, JobRow, Owner
+from relaxc.service.jobs.job import State, Submitted
+from relaxc.service.jobs.queue.files import LOG, TUNE_FILES, blob_of, latest
+from relaxc.service.jobs.queue.hub import Hub
+from relaxc.service.jobs.queue.running import Running
+from relaxc.service.jobs.queue.submission import Submission
+from relaxc.service.process.plain import open_plain
 
 __all__ = ["Jobs"]
 

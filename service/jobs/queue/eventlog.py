@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.errors import ServiceError
-from service.jobs.database import events
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobRow
-from service.jobs.database.transitions import held
-from service.process.task import finite
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import events
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobRow
+from relaxc.service.jobs.database.transitions import held
+from relaxc.service.process.task import finite
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

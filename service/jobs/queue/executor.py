@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import structlog
 
-from service.errors import ServiceError
-from service.jobs.database import transitions
-from service.jobs.database.engine import Database, is_no_answer
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import JobRow
-from service.jobs.job import State
-from service.jobs.job_error import job_error
-from service.jobs.queue.running import Running
-from service.process.runner import RunnerLost
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import transitions
+from relaxc.service.jobs.database.engine import Database, is_no_answer
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import JobRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.job_error import job_error
+from relaxc.service.jobs.queue.running import Running
+from relaxc.service.process.runner import RunnerLost
 
 __all__ = ["Executor"]
 

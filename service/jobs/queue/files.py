@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database.rows import JobKind
-from service.jobs.job import Claim
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.job import Claim
 
 __all__ = ["LOG", "TUNE_FILES", "blob_of", "blobs_of", "latest"]
 

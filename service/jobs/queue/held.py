@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from service.errors import ServiceError
-from service.jobs.database.claims import Candidate, Lane
-from service.jobs.job import Claim
-from service.jobs.queue.budget import Budget
-from service.jobs.queue.running import Running
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database.claims import Candidate, Lane
+from relaxc.service.jobs.job import Claim
+from relaxc.service.jobs.queue.budget import Budget
+from relaxc.service.jobs.queue.running import Running
 
 __all__ = ["Held"]
 

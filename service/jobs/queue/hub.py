@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from service.errors import ServiceError
-from service.jobs.database import events
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import EventRow
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import events
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import EventRow
 
 __all__ = ["Hub", "Subscription"]
 

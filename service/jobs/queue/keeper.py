@@ -12,11 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from service.errors import RelaxcError
-from service.jobs.database import instances, transitions
-from service.jobs.database.engine import Database
-from service.jobs.objects.noted import by_command
-from service.process.workspace import Workspace
+from relaxc.service.errors import RelaxcError
+from relaxc.service.jobs.database import instances, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.noted import by_command
+from relaxc.service.process.workspace import Workspace
 
 __all__ = ["RECOVERY_LOCK", "Keeper", "Periodic"]
 

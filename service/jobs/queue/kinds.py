@@ -11,44 +11,44 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from service.artifact.key import key_for
-from service.compiler import places_read
-from service.config import settings
-from service.errors import RelaxcError
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database.engine import is_no_answer
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import JobKind, JobRow, Owner, RecordsRow
-from service.jobs.job_error import job_error
-from service.jobs.objects.artifacts import Artifacts
-from service.jobs.objects.models import Models
-from service.jobs.objects.recordsets import RecordSets
-from service.jobs.once import Ask, CompileOnce
-from service.jobs.queue.files import TUNE_FILES, blob_of
-from service.jobs.queue.running import Running
-from service.jobs.queue.trials import kept_records
-from service.jobs.workers.devices import Device, ports_of_settings, tracker_of_settings
-from service.jobs.workers.machine import Machine
-from service.lowering.target import resolve
-from service.process.bounds import checked
-from service.process.limits import Limits, tuning_time_s
-from service.process.plain import MAX_READ_BYTES, open_left
-from service.process.runner import Runner, RunnerLost
-from service.process.sandbox.confinement import Confinement, folders_of
-from service.process.task import Flavour, Task, finite
-from service.process.unnamed import unnamed
-from service.process.workspace import Workspace
-from service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
-from service.tuning.told import KNOWN, lines_of
+from relaxc.service.artifact.key import key_for
+from relaxc.service.compiler import places_read
+from relaxc.service.config import settings
+from relaxc.service.errors import RelaxcError
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database.engine import is_no_answer
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import JobKind, JobRow, Owner, RecordsRow
+from relaxc.service.jobs.job_error import job_error
+from relaxc.service.jobs.objects.artifacts import Artifacts
+from relaxc.service.jobs.objects.models import Models
+from relaxc.service.jobs.objects.recordsets import RecordSets
+from relaxc.service.jobs.once import Ask, CompileOnce
+from relaxc.service.jobs.queue.files import TUNE_FILES, blob_of
+from relaxc.service.jobs.queue.running import Running
+from relaxc.service.jobs.queue.trials import kept_records
+from relaxc.service.jobs.workers.devices import Device, ports_of_settings, tracker_of_settings
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.lowering.target import resolve
+from relaxc.service.process.bounds import checked
+from relaxc.service.process.limits import Limits, tuning_time_s
+from relaxc.service.process.plain import MAX_READ_BYTES, open_left
+from relaxc.service.process.runner import Runner, RunnerLost
+from relaxc.service.process.sandbox.confinement import Confinement, folders_of
+from relaxc.service.process.task import Flavour, Task, finite
+from relaxc.service.process.unnamed import unnamed
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
+from relaxc.service.tuning.told import KNOWN, lines_of
 
 __all__ = ["ENTRIES", "Kinds", "compile_request"]
 
 _LOG = logging.getLogger("relaxc.jobs")
 
 ENTRIES = {
-    JobKind.TUNE: "service.jobs.entries:tune_model",
-    JobKind.BENCH: "service.jobs.entries:bench_artifact",
-    JobKind.VERIFY: "service.jobs.entries:verify_artifact",
+    JobKind.TUNE: "relaxc.service.jobs.entries:tune_model",
+    JobKind.BENCH: "relaxc.service.jobs.entries:bench_artifact",
+    JobKind.VERIFY: "relaxc.service.jobs.entries:verify_artifact",
 }
 
 
@@ -216,7 +216,7 @@ def compile_request(job: JobRow, target: TargetSpec, model: ModelRef, records: R
 
 
 def _tune_options(job: JobRow, device: Device | None) -> dict[str, Any]:
-    """What of `service.tuning.options.TuneOptions` a request may say, and where it is measured.
+    """What of `relaxc.service.tuning.options.TuneOptions` a request may say, and where it is measured.
 
     Its trials outlive the job's folder.
     """

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from service.errors import ServiceError
-from service.jobs.database import job_logs
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobRow
-from service.process.plain import open_plain
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import job_logs
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobRow
+from relaxc.service.process.plain import open_plain
 
 __all__ = ["LiveLog"]
 

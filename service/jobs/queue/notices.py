@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from service.config import settings
-from service.errors import ServiceError
-from service.jobs.database import jobs, owners
-from service.jobs.database.engine import Database
-from service.jobs.database.signals import ENDED, EVENTS, QUEUE, Signals
-from service.jobs.queue.hub import Hub
-from service.jobs.webhooks.deliver import Webhooks
+from relaxc.service.config import settings
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import jobs, owners
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.signals import ENDED, EVENTS, QUEUE, Signals
+from relaxc.service.jobs.queue.hub import Hub
+from relaxc.service.jobs.webhooks.deliver import Webhooks
 
 __all__ = ["Notices"]
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from service.config import settings
-from service.jobs.blobs.local import LocalBlobs
-from service.jobs.database import orphans
-from service.jobs.database.engine import Database
+from relaxc.service.config import settings
+from relaxc.service.jobs.blobs.local import LocalBlobs
+from relaxc.service.jobs.database import orphans
+from relaxc.service.jobs.database.engine import Database
 
 __all__ = ["remove_orphans"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.errors import Busy
-from service.jobs.database.rows import LOCAL_OWNER
+from relaxc.service.errors import Busy
+from relaxc.service.jobs.database.rows import LOCAL_OWNER
 
 __all__ = ["admit"]
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.jobs.database.engine import Database
-from service.jobs.database.migrate import is_current
-from service.jobs.disks import Disks
-from service.process.runner import Runner
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.migrate import is_current
+from relaxc.service.jobs.disks import Disks
+from relaxc.service.process.runner import Runner
 
 __all__ = ["reasons"]
 

@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.errors import Cancelled, RelaxcError, StoreUnwritable
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.job import State
-from service.jobs.queue.eventlog import EventLog
-from service.jobs.queue.files import LOG, blob_of
-from service.jobs.queue.livelog import LiveLog
-from service.jobs.queue.trials import TrialLog
-from service.process.plain import open_plain
-from service.process.pool import Cancellation
+from relaxc.service.errors import Cancelled, RelaxcError, StoreUnwritable
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.queue.eventlog import EventLog
+from relaxc.service.jobs.queue.files import LOG, blob_of
+from relaxc.service.jobs.queue.livelog import LiveLog
+from relaxc.service.jobs.queue.trials import TrialLog
+from relaxc.service.process.plain import open_plain
+from relaxc.service.process.pool import Cancellation
 
 __all__ = ["LOG_BYTES", "Running", "Watch"]
 

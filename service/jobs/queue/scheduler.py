@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from service.errors import Cancelled, ServiceError
-from service.jobs.database import claims, jobs, transitions
-from service.jobs.database.claims import Candidate, Lane
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.job import Claim
-from service.jobs.queue.budget import Budget
-from service.jobs.queue.held import Held
-from service.jobs.queue.running import Running
+from relaxc.service.errors import Cancelled, ServiceError
+from relaxc.service.jobs.database import claims, jobs, transitions
+from relaxc.service.jobs.database.claims import Candidate, Lane
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.job import Claim
+from relaxc.service.jobs.queue.budget import Budget
+from relaxc.service.jobs.queue.held import Held
+from relaxc.service.jobs.queue.running import Running
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.artifact.entry import Entry
-from service.artifact.key import Key, key_for
-from service.config import settings
-from service.errors import (
+from relaxc.service.artifact.entry import Entry
+from relaxc.service.artifact.key import Key, key_for
+from relaxc.service.config import settings
+from relaxc.service.errors import (
     ArtifactNotFound,
     Busy,
     IdempotencyConflict,
@@ -21,23 +21,33 @@ from service.errors import (
     RecordsNotFound,
     RelaxcError,
 )
-from service.jobs.database import artifacts, deliveries, idempotency, jobs, placed, quotas, tables, transitions, uses
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.quotas import Quotas
-from service.jobs.database.rows import JobKind, JobRequest, JobRow, ModelRow, Owner
-from service.jobs.job import Origin, Submitted
-from service.jobs.objects.artifacts import Artifacts
-from service.jobs.objects.models import Models
-from service.jobs.objects.recordsets import RecordSets
-from service.jobs.queue import places
-from service.jobs.queue.budget import estimate
-from service.jobs.webhooks.deliver import check_url
-from service.jobs.workers.fleet import LOCAL_WORDS, Fleet
-from service.jobs.workers.needs import ANYTHING, needs_of
-from service.jobs.workers.placement import no_worker
-from service.process.limits import tuning_time_s
-from service.request import CompileRequest, ModelRef, TargetSpec, canonical_json
+from relaxc.service.jobs.database import (
+    artifacts,
+    deliveries,
+    idempotency,
+    jobs,
+    placed,
+    quotas,
+    tables,
+    transitions,
+    uses,
+)
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.quotas import Quotas
+from relaxc.service.jobs.database.rows import JobKind, JobRequest, JobRow, ModelRow, Owner
+from relaxc.service.jobs.job import Origin, Submitted
+from relaxc.service.jobs.objects.artifacts import Artifacts
+from relaxc.service.jobs.objects.models import Models
+from relaxc.service.jobs.objects.recordsets import RecordSets
+from relaxc.service.jobs.queue import places
+from relaxc.service.jobs.queue.budget import estimate
+from relaxc.service.jobs.webhooks.deliver import check_url
+from relaxc.service.jobs.workers.fleet import LOCAL_WORDS, Fleet
+from relaxc.service.jobs.workers.needs import ANYTHING, needs_of
+from relaxc.service.jobs.workers.placement import no_worker
+from relaxc.service.process.limits import tuning_time_s
+from relaxc.service.request import CompileRequest, ModelRef, TargetSpec, canonical_json
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

@@ -8,19 +8,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from service.config import settings
-from service.errors import RelaxcError, ServiceError
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import expired, tables, trials, tuning_times, uses
-from service.jobs.database.engine import Database
-from service.jobs.objects.models import Models
-from service.jobs.objects.recordsets import RecordSets
-from service.jobs.objects.uploads import Uploads
-from service.jobs.queue.bucket import BucketSweep
-from service.jobs.queue.files import blobs_of
-from service.jobs.queue.orphans import remove_orphans
-from service.jobs.queue.retention import Place, Removed
-from service.jobs.queue.trials import settle_ended
+from relaxc.service.config import settings
+from relaxc.service.errors import RelaxcError, ServiceError
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import expired, tables, trials, tuning_times, uses
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.models import Models
+from relaxc.service.jobs.objects.recordsets import RecordSets
+from relaxc.service.jobs.objects.uploads import Uploads
+from relaxc.service.jobs.queue.bucket import BucketSweep
+from relaxc.service.jobs.queue.files import blobs_of
+from relaxc.service.jobs.queue.orphans import remove_orphans
+from relaxc.service.jobs.queue.retention import Place, Removed
+from relaxc.service.jobs.queue.trials import settle_ended
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

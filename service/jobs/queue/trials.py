@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from service.errors import RelaxcError, ServiceError
-from service.jobs.database import jobs, transitions, trials
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobRow, Owner, RecordsRow
-from service.jobs.database.transitions import held
-from service.jobs.job import State
-from service.jobs.objects.recordsets import RecordSets
-from service.tuning.told import Told, lines_of, records_of
+from relaxc.service.errors import RelaxcError, ServiceError
+from relaxc.service.jobs.database import jobs, transitions, trials
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobRow, Owner, RecordsRow
+from relaxc.service.jobs.database.transitions import held
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.objects.recordsets import RecordSets
+from relaxc.service.tuning.told import Told, lines_of, records_of
 
 __all__ = ["TrialLog", "kept_records", "settle", "settle_ended"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.jobs.ray.node import CHUNK_BYTES, Cargo
-from service.jobs.ray.shipment import Shipment
+from relaxc.service.jobs.ray.node import CHUNK_BYTES, Cargo
+from relaxc.service.jobs.ray.shipment import Shipment
 
 __all__ = ["Cargos"]
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from service.errors import CompilerCrashed, RelaxcError, ServerUnreachable, ToolMissing
-from service.jobs.ray import node
-from service.jobs.ray.building import Builders
-from service.jobs.ray.node import Cargo
-from service.jobs.ray.resources import KIND, Kind, builds
-from service.jobs.workers.machine import Machine
-from service.process.runner import RunnerLost
-from service.request import TargetSpec
+from relaxc.service.errors import CompilerCrashed, RelaxcError, ServerUnreachable, ToolMissing
+from relaxc.service.jobs.ray import node
+from relaxc.service.jobs.ray.building import Builders
+from relaxc.service.jobs.ray.node import Cargo
+from relaxc.service.jobs.ray.resources import KIND, Kind, builds
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.process.runner import RunnerLost
+from relaxc.service.request import TargetSpec
 
 __all__ = ["MACHINE", "Cluster"]
 
@@ -29,7 +29,7 @@ _AHEAD = 32
 """What a task may tell before anybody has heard it; then it waits."""
 
 _BUILD_TRIES = 3
-MACHINE = "service.jobs.workers.machine:Machine.here"
+MACHINE = "relaxc.service.jobs.workers.machine:Machine.here"
 """What says what a node is, but in tests."""
 
 

@@ -12,16 +12,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from service.config import settings
-from service.errors import RelaxcError, ServiceError
-from service.jobs.ray.shipment import is_plain_name, moved
-from service.process.limits import Limits
-from service.process.plain import open_plain
-from service.process.pool import Cancellation, Helper, Pool
-from service.process.sandbox.required import require_sandbox
-from service.process.task import Task
-from service.process.unnamed import unnamed
-from service.process.workspace import Workspace
+from relaxc.service.config import settings
+from relaxc.service.errors import RelaxcError, ServiceError
+from relaxc.service.jobs.ray.shipment import is_plain_name, moved
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.plain import open_plain
+from relaxc.service.process.pool import Cancellation, Helper, Pool
+from relaxc.service.process.sandbox.required import require_sandbox
+from relaxc.service.process.task import Task
+from relaxc.service.process.unnamed import unnamed
+from relaxc.service.process.workspace import Workspace
 
 __all__ = ["CHUNK_BYTES", "Cargo", "build", "perform"]
 
@@ -29,7 +29,7 @@ CHUNK_BYTES = 32 << 20
 _LOG_BYTES = 64 << 20
 _LOG_S = 1.0
 _END_S = 120.0
-_BUILD_ENTRY = "service.jobs.entries:build_candidate"
+_BUILD_ENTRY = "relaxc.service.jobs.entries:build_candidate"
 _BUILD_FILE_BYTES = 1 << 30
 _NOT_LEFT = ("log.txt", "tmp")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from service.jobs.workers.machine import Machine
-from service.lowering.target import resolve
-from service.request import TargetSpec, canonical_json
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.lowering.target import resolve
+from relaxc.service.request import TargetSpec, canonical_json
 
 __all__ = ["KIND", "Kind", "builds", "kind_of", "resources_of"]
 

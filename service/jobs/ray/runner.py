@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
-from service.jobs.kernels import JOURNAL
-from service.jobs.ray.cargo import Cargos
-from service.jobs.ray.resources import Kind
-from service.jobs.ray.shipment import is_plain_name, of_task
-from service.process.bounds import bounded
-from service.process.failures import with_context
-from service.process.pool import Cancellation
-from service.process.task import Emit, Flavour, Task
+from relaxc.service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
+from relaxc.service.jobs.kernels import JOURNAL
+from relaxc.service.jobs.ray.cargo import Cargos
+from relaxc.service.jobs.ray.resources import Kind
+from relaxc.service.jobs.ray.shipment import is_plain_name, of_task
+from relaxc.service.process.bounds import bounded
+from relaxc.service.process.failures import with_context
+from relaxc.service.process.pool import Cancellation
+from relaxc.service.process.task import Emit, Flavour, Task
 
 if TYPE_CHECKING:
-    from service.jobs.ray.cluster import Cluster
+    from relaxc.service.jobs.ray.cluster import Cluster
 
 __all__ = ["RayRunner"]
 
@@ -28,7 +28,7 @@ _CANCEL_S = 60.0
 
 
 class RayRunner:
-    """A `service.process.runner.Runner`; what a node says is believed as what a worker says is."""
+    """A `relaxc.service.process.runner.Runner`; what a node says is believed as what a worker says is."""
 
     groups: Path | None = None
 

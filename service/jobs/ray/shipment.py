@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.process.limits import Limits
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Flavour, Task
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Flavour, Task
 
 __all__ = ["MAX_NAME_BYTES", "Shipment", "is_plain_name", "moved", "of_task"]
 

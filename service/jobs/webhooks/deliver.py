@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import httpcore
 
-from service.config import settings
-from service.errors import InvalidOption, ServiceError
-from service.jobs.database import deliveries
-from service.jobs.database.deliveries import Delivery
-from service.jobs.database.engine import Database
-from service.jobs.webhooks.public_network import PublicNetwork, Refused, is_public
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, ServiceError
+from relaxc.service.jobs.database import deliveries
+from relaxc.service.jobs.database.deliveries import Delivery
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.webhooks.public_network import PublicNetwork, Refused, is_public
 
 __all__ = ["WEBHOOK_THREADS", "Webhooks", "check_url", "signature"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from service.jobs.database import jobs
-from service.jobs.database.rows import JobKind
-from service.jobs.workers.machine import Machine
-from service.jobs.workers.needs import Needs
+from relaxc.service.jobs.database import jobs
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.jobs.workers.needs import Needs
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

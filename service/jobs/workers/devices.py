@@ -7,10 +7,10 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from service.config import settings
-from service.errors import InvalidOption, InvalidTarget, ServerUnreachable
-from service.lowering.target import resolve
-from service.request import TargetSpec
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, InvalidTarget, ServerUnreachable
+from relaxc.service.lowering.target import resolve
+from relaxc.service.request import TargetSpec
 
 __all__ = ["Device", "devices_of_settings", "ports_of_settings", "tracker_of_settings"]
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from service.config import settings
-from service.errors import InvalidTarget
-from service.jobs.database import instances
-from service.jobs.database.engine import Database, url_of_settings
-from service.jobs.database.rows import JobKind, iso_time
-from service.jobs.workers.machine import Machine
-from service.jobs.workers.needs import Needs
-from service.lowering.target import resolve
-from service.request import TargetSpec
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidTarget
+from relaxc.service.jobs.database import instances
+from relaxc.service.jobs.database.engine import Database, url_of_settings
+from relaxc.service.jobs.database.rows import JobKind, iso_time
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.jobs.workers.needs import Needs
+from relaxc.service.lowering.target import resolve
+from relaxc.service.request import TargetSpec
 
 __all__ = ["LOCAL_WORDS", "Fleet", "Role", "Worker", "missing_of_all", "open_fleet"]
 

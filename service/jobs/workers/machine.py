@@ -10,13 +10,13 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
-from service import machine
-from service.config import settings
-from service.errors import InvalidTarget
-from service.jobs.workers.devices import Device, devices_of_settings
-from service.lowering.target import resolve
-from service.machine import Gpu, family_of
-from service.request import TargetSpec
+from relaxc.service import machine
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidTarget
+from relaxc.service.jobs.workers.devices import Device, devices_of_settings
+from relaxc.service.lowering.target import resolve
+from relaxc.service.machine import Gpu, family_of
+from relaxc.service.request import TargetSpec
 
 __all__ = ["Machine"]
 

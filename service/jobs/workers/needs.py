@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from service.errors import RelaxcError
-from service.jobs.database.rows import JobKind
-from service.jobs.workers.machine import Machine
-from service.machine import FAMILIES, capability_of, family_of
-from service.request import TargetSpec, canonical_json
+from relaxc.service.errors import RelaxcError
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.machine import FAMILIES, capability_of, family_of
+from relaxc.service.request import TargetSpec, canonical_json
 
 __all__ = ["ANYTHING", "Needs", "needs_of"]
 

@@ -6,13 +6,13 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from service.config import settings
-from service.errors import NoWorker
-from service.jobs.database import jobs, placed, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind
-from service.jobs.workers.fleet import Fleet, missing_of_all
-from service.jobs.workers.needs import Needs
+from relaxc.service.config import settings
+from relaxc.service.errors import NoWorker
+from relaxc.service.jobs.database import jobs, placed, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.workers.fleet import Fleet, missing_of_all
+from relaxc.service.jobs.workers.needs import Needs
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

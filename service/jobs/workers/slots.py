@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.config import settings
-from service.jobs.workers.fleet import Role
+from relaxc.service.config import settings
+from relaxc.service.jobs.workers.fleet import Role
 
 __all__ = ["connections_of", "slots_of", "tunes_alone"]
 

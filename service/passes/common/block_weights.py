@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from tvm import IRModule, relax, te
 
-from service.passes.common.constants import Array, array_of, constant, is_tensor_constant
-from service.passes.common.rewrite import Scope, rewrite_calls
+from relaxc.service.passes.common.constants import Array, array_of, constant, is_tensor_constant
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls
 
 __all__ = ["BlockWeights", "block_weights", "dequantize_blocks", "emit_block_weights"]
 

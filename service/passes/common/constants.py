@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax, runtime
 from tvm.ir import GenericConst
 
-from service.process.copying import copy_into
+from relaxc.service.process.copying import copy_into
 
 __all__ = ["Array", "array_of", "constant", "is_tensor_constant", "numpy_dtype", "size_bytes"]
 

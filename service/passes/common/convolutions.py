@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from schedules.operators import Conv2d
-from service.passes.common.images import pair, sides
+from relaxc.schedules.operators import Conv2d
+from relaxc.service.passes.common.images import pair, sides
 
 __all__ = ["conv2d_operator"]
 

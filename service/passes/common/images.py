@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from service.passes.common.rewrite import dims_equal
+from relaxc.service.passes.common.rewrite import dims_equal
 
 __all__ = [
     "BINARY",

@@ -9,8 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator
 
-from service.passes.common.epilogue import Readers
-from service.passes.common.rewrite import op_name
+from relaxc.service.passes.common.epilogue import Readers
+from relaxc.service.passes.common.rewrite import op_name
 
 __all__ = ["Member", "Merging", "is_free"]
 

@@ -10,9 +10,9 @@ from tvm.ir import Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from schedules.strict import made_up_for
-from service.passes.common.constants import Array, array_of, is_tensor_constant
-from service.passes.common.epilogue import Readers
+from relaxc.schedules.strict import made_up_for
+from relaxc.service.passes.common.constants import Array, array_of, is_tensor_constant
+from relaxc.service.passes.common.epilogue import Readers
 
 __all__ = [
     "Rule",

@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from schedules.ir import tir
-from service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
-from service.passes.simplify.simplify_shapes import is_one, permutation, shape_of
+from relaxc.schedules.ir import tir
+from relaxc.service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
+from relaxc.service.passes.simplify.simplify_shapes import is_one, permutation, shape_of
 
 __all__ = ["Gathered", "View", "broadcast", "look_through"]
 

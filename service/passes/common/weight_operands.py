@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import op_name
+from relaxc.service.passes.common.rewrite import op_name
 
 __all__ = ["weight_operands"]
 

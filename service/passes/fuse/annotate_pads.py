@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, tirx
 
-from service.passes.common.rewrite import dims_equal, with_functions
+from relaxc.service.passes.common.rewrite import dims_equal, with_functions
 
 __all__ = ["AnnotatePads"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import op_name, static_shape
-from service.passes.report import OptimizeReport
+from relaxc.service.passes.common.rewrite import op_name, static_shape
+from relaxc.service.passes.report import OptimizeReport
 
 __all__ = ["RecordFusions"]
 

@@ -14,7 +14,7 @@ from tvm import IRModule, relax
 from tvm.ir import PrimType
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from service.passes.common.rewrite import with_functions
+from relaxc.service.passes.common.rewrite import with_functions
 
 __all__ = ["SizesAsShape"]
 

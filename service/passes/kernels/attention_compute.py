@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from schedules.plan import PLAN, Plan
+from relaxc.schedules.plan import PLAN, Plan
 
 __all__ = ["AttentionSpec", "attention"]
 

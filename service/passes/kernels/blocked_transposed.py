@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import te
 
-from schedules.operators import Conv2d
+from relaxc.schedules.operators import Conv2d
 
 __all__ = ["Phases"]
 

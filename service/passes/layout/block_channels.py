@@ -8,14 +8,14 @@ import tvm
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from schedules.cpu import planning
-from schedules.hardware import Cpu
-from schedules.plan import Planner
-from service.passes.common.images import is_image
-from service.passes.common.rewrite import op_name
-from service.passes.layout import blocked_conv2d, blocked_elementwise, blocked_pooling
-from service.passes.layout.blocked_images import BlockedImages, Rule
-from service.passes.report import LayoutDecision, OptimizeReport
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.plan import Planner
+from relaxc.service.passes.common.images import is_image
+from relaxc.service.passes.common.rewrite import op_name
+from relaxc.service.passes.layout import blocked_conv2d, blocked_elementwise, blocked_pooling
+from relaxc.service.passes.layout.blocked_images import BlockedImages, Rule
+from relaxc.service.passes.report import LayoutDecision, OptimizeReport
 
 __all__ = ["BlockChannels"]
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from tvm import relax
 
-from schedules.cpu import planning
-from schedules.cpu.conv.blocked_compute import pack_channels
-from schedules.ir.dtypes import is_float
-from schedules.operators import Conv2d, Depthwise2d
-from service.passes.common.constants import array_of, constant
-from service.passes.common.convolutions import conv2d_operator
-from service.passes.common.images import channels_of, ints, is_static_image
-from service.passes.common.rewrite import is_tensor_constant, static_shape
-from service.passes.kernels.blocked_transposed import Phases
-from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
-from service.passes.precision.dtypes import is_low
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.conv.blocked_compute import pack_channels
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.operators import Conv2d, Depthwise2d
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.common.convolutions import conv2d_operator
+from relaxc.service.passes.common.images import channels_of, ints, is_static_image
+from relaxc.service.passes.common.rewrite import is_tensor_constant, static_shape
+from relaxc.service.passes.kernels.blocked_transposed import Phases
+from relaxc.service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
+from relaxc.service.passes.precision.dtypes import is_low
 
 __all__ = ["RULES"]
 

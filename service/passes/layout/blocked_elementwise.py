@@ -6,9 +6,9 @@ from functools import partial
 
 from tvm import relax, topi
 
-from schedules.cpu.conv.blocked_compute import pad
-from schedules.ir.dtypes import is_float
-from service.passes.common.images import (
+from relaxc.schedules.cpu.conv.blocked_compute import pad
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.service.passes.common.images import (
     BINARY,
     ZERO_KEEPING_UNARY,
     channels_of,
@@ -17,10 +17,10 @@ from service.passes.common.images import (
     is_static_image,
     same_batch,
 )
-from service.passes.common.rewrite import is_tensor_constant, op_name
-from service.passes.kernels.blocked_resize import bilinear
-from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
-from service.passes.layout.blocked_weights import pack_broadcast
+from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name
+from relaxc.service.passes.kernels.blocked_resize import bilinear
+from relaxc.service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
+from relaxc.service.passes.layout.blocked_weights import pack_broadcast
 
 __all__ = ["RULES"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from tvm import relax
 
-from schedules.cpu.conv import blocked_compute as compute
-from schedules.hardware import Cpu
-from schedules.plan import Planner
-from service.passes.common.epilogue import Readers, epilogue_of
-from service.passes.common.images import count_reads
-from service.passes.common.rewrite import static_shape
-from service.passes.precision.dtypes import BYTES
+from relaxc.schedules.cpu.conv import blocked_compute as compute
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.plan import Planner
+from relaxc.service.passes.common.epilogue import Readers, epilogue_of
+from relaxc.service.passes.common.images import count_reads
+from relaxc.service.passes.common.rewrite import static_shape
+from relaxc.service.passes.precision.dtypes import BYTES
 
 __all__ = ["ELEMENT_BITS", "Blocked", "BlockedImages", "Rule"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import relax
 
-from schedules.cpu import planning
-from schedules.operators import Pool2d
-from service.passes.common.images import ints, pair, sides
-from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.operators import Pool2d
+from relaxc.service.passes.common.images import ints, pair, sides
+from relaxc.service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
 
 __all__ = ["RULES"]
 

@@ -8,10 +8,10 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from schedules.cuda.gemm.compute import by_columns, takes_bytes
-from service.passes.common.constants import array_of, constant
-from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
-from service.passes.precision.dtypes import BYTES, FLOAT8
+from relaxc.schedules.cuda.gemm.compute import by_columns, takes_bytes
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
+from relaxc.service.passes.precision.dtypes import BYTES, FLOAT8
 
 __all__ = ["BytesByColumns"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from schedules.cpu import planning
-from schedules.hardware import Cpu
-from schedules.operators import Depthwise2d
-from schedules.plan import Planner
-from service.passes.common.images import pair, sides
-from service.passes.common.rewrite import Rule, Scope, is_tensor_constant, rewrite_calls, static_shape
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Depthwise2d
+from relaxc.schedules.plan import Planner
+from relaxc.service.passes.common.images import pair, sides
+from relaxc.service.passes.common.rewrite import Rule, Scope, is_tensor_constant, rewrite_calls, static_shape
 
 __all__ = ["ChannelsLast", "comes_channels_last"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import op_name
-from service.passes.report import LayoutDecision, OptimizeReport
-from service.passes.simplify.fold_constants import FoldConstants
-from service.passes.simplify.simplify_shapes import SimplifyShapes
+from relaxc.service.passes.common.rewrite import op_name
+from relaxc.service.passes.report import LayoutDecision, OptimizeReport
+from relaxc.service.passes.simplify.fold_constants import FoldConstants
+from relaxc.service.passes.simplify.simplify_shapes import SimplifyShapes
 
 __all__ = ["ChooseLayout"]
 

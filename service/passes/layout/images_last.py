@@ -8,10 +8,10 @@ import tvm
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from service.passes.common.rewrite import op_name, static_shape
-from service.passes.layout import nhwc_conv2d, nhwc_elementwise, nhwc_norms, nhwc_pooling
-from service.passes.layout.nhwc_images import NhwcImages, Rule
-from service.passes.report import LayoutDecision, OptimizeReport
+from relaxc.service.passes.common.rewrite import op_name, static_shape
+from relaxc.service.passes.layout import nhwc_conv2d, nhwc_elementwise, nhwc_norms, nhwc_pooling
+from relaxc.service.passes.layout.nhwc_images import NhwcImages, Rule
+from relaxc.service.passes.report import LayoutDecision, OptimizeReport
 
 __all__ = ["ImagesLast"]
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from schedules.cuda.conv import compute
-from schedules.cuda.conv.compute import VECTOR, Windows
-from schedules.cuda.gemm.compute import takes_bytes
-from service.passes.common.constants import array_of, constant
-from service.passes.common.images import pair, sides
-from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
-from service.passes.layout.nhwc_images import INJECTIVE, MAX_TAPS, TO_NCHW, NhwcImages, Rule, sizes_of
-from service.passes.precision.dtypes import BYTES, is_low
+from relaxc.schedules.cuda.conv import compute
+from relaxc.schedules.cuda.conv.compute import VECTOR, Windows
+from relaxc.schedules.cuda.gemm.compute import takes_bytes
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.common.images import pair, sides
+from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
+from relaxc.service.passes.layout.nhwc_images import INJECTIVE, MAX_TAPS, TO_NCHW, NhwcImages, Rule, sizes_of
+from relaxc.service.passes.precision.dtypes import BYTES, is_low
 
 __all__ = ["RULES"]
 

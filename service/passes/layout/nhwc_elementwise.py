@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from schedules.cuda.conv import compute
-from service.passes.common.constants import array_of, constant
-from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY
-from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
-from service.passes.layout.nhwc_images import ELEMENTWISE, TO_NHWC, NhwcImages, Rule, sizes_of
+from relaxc.schedules.cuda.conv import compute
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.common.images import BINARY, ZERO_KEEPING_UNARY
+from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
+from relaxc.service.passes.layout.nhwc_images import ELEMENTWISE, TO_NHWC, NhwcImages, Rule, sizes_of
 
 __all__ = ["RULES"]
 

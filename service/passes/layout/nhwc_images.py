@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import relax
 
-from schedules.cuda.conv.compute import VECTOR
-from service.passes.common.images import count_reads
-from service.passes.common.rewrite import static_shape
-from service.passes.precision.dtypes import is_low
+from relaxc.schedules.cuda.conv.compute import VECTOR
+from relaxc.service.passes.common.images import count_reads
+from relaxc.service.passes.common.rewrite import static_shape
+from relaxc.service.passes.precision.dtypes import is_low
 
 __all__ = [
     "ELEMENTWISE",

@@ -7,11 +7,11 @@ from math import prod
 
 from tvm import relax
 
-from schedules.cuda.conv.compute import VECTOR
-from schedules.cuda.groups.compute import group_norm
-from service.passes.common.rewrite import static_shape
-from service.passes.layout.nhwc_images import NhwcImages, Rule
-from service.passes.precision.dtypes import is_widening
+from relaxc.schedules.cuda.conv.compute import VECTOR
+from relaxc.schedules.cuda.groups.compute import group_norm
+from relaxc.service.passes.common.rewrite import static_shape
+from relaxc.service.passes.layout.nhwc_images import NhwcImages, Rule
+from relaxc.service.passes.precision.dtypes import is_widening
 
 __all__ = ["RULES"]
 

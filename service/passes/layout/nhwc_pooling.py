@@ -8,12 +8,12 @@ from math import prod
 import numpy as np
 from tvm import relax
 
-from schedules.cuda.conv import compute
-from schedules.cuda.conv.compute import Windows
-from service.passes.common.constants import constant
-from service.passes.common.images import elements_of_windows, pair, sides
-from service.passes.common.rewrite import static_shape
-from service.passes.layout.nhwc_images import MAX_TAPS, NhwcImages, Rule, sizes_of
+from relaxc.schedules.cuda.conv import compute
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.common.images import elements_of_windows, pair, sides
+from relaxc.service.passes.common.rewrite import static_shape
+from relaxc.service.passes.layout.nhwc_images import MAX_TAPS, NhwcImages, Rule, sizes_of
 
 __all__ = ["RULES"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls, static_shape
-from service.passes.simplify.simplify_shapes import permutation
+from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls, static_shape
+from relaxc.service.passes.simplify.simplify_shapes import permutation
 
 __all__ = ["OneRowProducts"]
 

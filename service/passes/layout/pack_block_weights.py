@@ -10,14 +10,14 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from schedules.cpu import planning
-from schedules.hardware import Cpu
-from schedules.operators import BlockMatmul
-from schedules.plan import Planner
-from service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
-from service.passes.common.constants import constant
-from service.passes.common.epilogue import epilogue_of
-from service.passes.common.rewrite import Scope, rewrite_calls, static_shape
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import BlockMatmul
+from relaxc.schedules.plan import Planner
+from relaxc.service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.common.epilogue import epilogue_of
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, static_shape
 
 __all__ = ["PackBlockWeights", "takes"]
 

@@ -9,13 +9,13 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from schedules.cpu import planning
-from schedules.hardware import Cpu
-from schedules.operators import Matmul
-from schedules.plan import Planner
-from service.passes.common.constants import array_of, constant
-from service.passes.common.epilogue import epilogue_of
-from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Matmul
+from relaxc.schedules.plan import Planner
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.common.epilogue import epilogue_of
+from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
 
 __all__ = ["PackMatmul"]
 

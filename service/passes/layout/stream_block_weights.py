@@ -8,11 +8,11 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from schedules.cuda.gemm.blocks_compute import MOST_ROWS, Blocks, product
-from service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
-from service.passes.common.constants import Array, constant, numpy_dtype
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
-from service.passes.precision.dtypes import LOW, is_low, is_widening
+from relaxc.schedules.cuda.gemm.blocks_compute import MOST_ROWS, Blocks, product
+from relaxc.service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
+from relaxc.service.passes.common.constants import Array, constant, numpy_dtype
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.precision.dtypes import LOW, is_low, is_widening
 
 __all__ = ["StreamBlockWeights", "takes"]
 

@@ -8,16 +8,16 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.errors import RelaxcError, UnsupportedModel
-from service.passes.common.rewrite import op_name
-from service.passes.legalize.legalize_casts import CASTS, ROUNDING_CASTS
-from service.passes.legalize.legalize_comparisons import COMPARISONS
-from service.passes.legalize.legalize_division import DIVISION
-from service.passes.legalize.legalize_extremes import from_infinity
-from service.passes.legalize.legalize_indexing import INDEXING
-from service.passes.legalize.legalize_norms import NORMS
-from service.passes.legalize.legalize_places import PLACES
-from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
+from relaxc.service.errors import RelaxcError, UnsupportedModel
+from relaxc.service.passes.common.rewrite import op_name
+from relaxc.service.passes.legalize.legalize_casts import CASTS, ROUNDING_CASTS
+from relaxc.service.passes.legalize.legalize_comparisons import COMPARISONS
+from relaxc.service.passes.legalize.legalize_division import DIVISION
+from relaxc.service.passes.legalize.legalize_extremes import from_infinity
+from relaxc.service.passes.legalize.legalize_indexing import INDEXING
+from relaxc.service.passes.legalize.legalize_norms import NORMS
+from relaxc.service.passes.legalize.legalize_places import PLACES
+from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
 
 __all__ = ["Legalize", "operators_left"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from service.passes.legalize.legalize_comparisons import opaque
+from relaxc.service.passes.legalize.legalize_comparisons import opaque
 
 __all__ = ["CASTS", "ROUNDING_CASTS"]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from schedules.ir.dtypes import is_float
-from service.passes.legalize.legalize_norms import accumulator
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.service.passes.legalize.legalize_norms import accumulator
 
 __all__ = ["COMPARISONS", "opaque"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from schedules.ir.dtypes import is_float
-from service.passes.common.constants import array_of, is_tensor_constant
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.service.passes.common.constants import array_of, is_tensor_constant
 
 __all__ = ["DIVISION"]
 

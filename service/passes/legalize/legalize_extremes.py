@@ -15,7 +15,7 @@ from typing import Any
 import tvm_ffi
 from tvm import IRModule, tirx
 
-from schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.dtypes import is_float
 
 __all__ = ["from_infinity"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.passes.common.constants import array_of, is_tensor_constant
-from service.passes.precision.dtypes import FLOAT8
+from relaxc.service.passes.common.constants import array_of, is_tensor_constant
+from relaxc.service.passes.precision.dtypes import FLOAT8
 
 __all__ = ["float8_legalizers"]
 

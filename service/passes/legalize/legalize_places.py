@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from schedules.ir.dtypes import is_float
+from relaxc.schedules.ir.dtypes import is_float
 
 __all__ = ["PLACES"]
 

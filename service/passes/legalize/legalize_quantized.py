@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from service.passes.common.constants import array_of, constant, is_tensor_constant
-from service.passes.legalize.legalize_float8 import float8_legalizers
-from service.passes.precision.dtypes import FLOAT8
+from relaxc.service.passes.common.constants import array_of, constant, is_tensor_constant
+from relaxc.service.passes.legalize.legalize_float8 import float8_legalizers
+from relaxc.service.passes.precision.dtypes import FLOAT8
 
 __all__ = ["QUANTIZED", "QUANTIZED_BY_CASTS", "QUANTIZED_BY_FMA"]
 

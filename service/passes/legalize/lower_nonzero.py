@@ -9,8 +9,8 @@ import tvm
 from tvm import IRModule, relax, te, tirx
 from tvm.script import tirx as T
 
-from schedules.ir import tir
-from service.passes.common.rewrite import Scope, rewrite_calls
+from relaxc.schedules.ir import tir
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls
 
 __all__ = ["LowerNonzero"]
 

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, s_tir, tirx
 
-from schedules.ir.blocks import block_names
+from relaxc.schedules.ir.blocks import block_names
 
 __all__ = ["NameBlocks"]
 

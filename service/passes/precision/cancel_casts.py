@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
-from service.passes.precision.dtypes import CONTRACTIONS, LOW, MOVES, is_low
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.precision.dtypes import CONTRACTIONS, LOW, MOVES, is_low
 
 __all__ = ["CancelCasts"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import op_name
+from relaxc.service.passes.common.rewrite import op_name
 
 __all__ = [
     "BYTES",

@@ -8,8 +8,8 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.constants import constant
-from service.passes.common.rewrite import Rule, Scope, rewrite_calls, scalar_of
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.common.rewrite import Rule, Scope, rewrite_calls, scalar_of
 
 __all__ = ["FastMath"]
 

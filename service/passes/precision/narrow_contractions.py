@@ -9,14 +9,14 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from schedules.cpu import planning
-from schedules.cpu.common.dot_product import instruction
-from schedules.hardware import Cpu
-from service.passes.common.convolutions import conv2d_operator
-from service.passes.common.images import is_static_image
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
-from service.passes.layout.channels_last import comes_channels_last
-from service.passes.precision.dtypes import CONTRACTIONS, with_dtype
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.common.dot_product import instruction
+from relaxc.schedules.hardware import Cpu
+from relaxc.service.passes.common.convolutions import conv2d_operator
+from relaxc.service.passes.common.images import is_static_image
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.layout.channels_last import comes_channels_last
+from relaxc.service.passes.precision.dtypes import CONTRACTIONS, with_dtype
 
 __all__ = ["NarrowContractions", "gains_on", "has_weight"]
 

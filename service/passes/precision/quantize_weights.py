@@ -12,11 +12,11 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.constants import Array, array_of, constant, is_tensor_constant
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
-from service.passes.report import OptimizeReport
-from service.passes.simplify.simplify_shapes import permutation
-from service.rounding import LEAST_ELEMENTS, RoundedWeight, Rounding, block_of, digest, quantized
+from relaxc.service.passes.common.constants import Array, array_of, constant, is_tensor_constant
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.report import OptimizeReport
+from relaxc.service.passes.simplify.simplify_shapes import permutation
+from relaxc.service.rounding import LEAST_ELEMENTS, RoundedWeight, Rounding, block_of, digest, quantized
 
 __all__ = ["QuantizeWeights"]
 

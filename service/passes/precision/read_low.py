@@ -11,9 +11,9 @@ import tvm
 from tvm import IRModule, relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from service.passes.common.rewrite import Rule, Scope, op_name, rewrite_calls, static_shape, with_functions
-from service.passes.legalize.legalize_norms import OUT_FUSABLE, axes_of, layer_norm
-from service.passes.precision.dtypes import is_low, is_widening
+from relaxc.service.passes.common.rewrite import Rule, Scope, op_name, rewrite_calls, static_shape, with_functions
+from relaxc.service.passes.legalize.legalize_norms import OUT_FUSABLE, axes_of, layer_norm
+from relaxc.service.passes.precision.dtypes import is_low, is_widening
 
 __all__ = ["ReadLow"]
 

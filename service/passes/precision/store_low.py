@@ -8,9 +8,9 @@ import tvm
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from schedules.strict import made_up_for
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, with_functions
-from service.passes.precision.dtypes import is_low, is_widening
+from relaxc.schedules.strict import made_up_for
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, with_functions
+from relaxc.service.passes.precision.dtypes import is_low, is_widening
 
 __all__ = ["StoreLow", "rounded_at_definitions"]
 

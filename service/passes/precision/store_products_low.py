@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, te, tirx
 
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls
-from service.passes.precision.dtypes import is_low
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls
+from relaxc.service.passes.precision.dtypes import is_low
 
 __all__ = ["StoreProductsLow"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import op_name, with_functions
-from service.passes.precision.read_low import ReadLow
-from service.passes.precision.store_low import rounded_at_definitions
+from relaxc.service.passes.common.rewrite import op_name, with_functions
+from relaxc.service.passes.precision.read_low import ReadLow
+from relaxc.service.passes.precision.store_low import rounded_at_definitions
 
 __all__ = ["StoreSumsLow"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, rewrite_calls
-from service.passes.precision.dtypes import CONTRACTIONS, WIDENED, is_low, with_dtype
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls
+from relaxc.service.passes.precision.dtypes import CONTRACTIONS, WIDENED, is_low, with_dtype
 
 __all__ = ["WidenArithmetic", "WidenProducts"]
 

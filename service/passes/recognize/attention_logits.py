@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
-from service.passes.common.views import Bounds, View, broadcast, look_through
-from service.passes.recognize.attention_rounding import Rounding, round_trip
-from service.passes.simplify.simplify_shapes import shape_of
+from relaxc.service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
+from relaxc.service.passes.common.views import Bounds, View, broadcast, look_through
+from relaxc.service.passes.recognize.attention_rounding import Rounding, round_trip
+from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["Logits", "Step", "choose", "logits_of"]
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from schedules.ir import tir
-from service.passes.common.constants import Array
-from service.passes.common.rewrite import Scope
-from service.passes.common.views import View, broadcast, look_through
-from service.passes.recognize.attention_logits import Step, choose
-from service.passes.recognize.attention_operands import Axes
-from service.passes.recognize.constant_masks import mask_value
-from service.passes.simplify.simplify_shapes import shape_of
+from relaxc.schedules.ir import tir
+from relaxc.service.passes.common.constants import Array
+from relaxc.service.passes.common.rewrite import Scope
+from relaxc.service.passes.common.views import View, broadcast, look_through
+from relaxc.service.passes.recognize.attention_logits import Step, choose
+from relaxc.service.passes.recognize.attention_operands import Axes
+from relaxc.service.passes.recognize.constant_masks import mask_value
+from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["Causal", "simplified"]
 

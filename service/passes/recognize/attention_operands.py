@@ -8,11 +8,11 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from schedules.ir import tir
-from service.passes.common.rewrite import Scope
-from service.passes.common.views import View, broadcast, look_through
-from service.passes.precision.dtypes import is_low
-from service.passes.simplify.simplify_shapes import shape_of
+from relaxc.schedules.ir import tir
+from relaxc.service.passes.common.rewrite import Scope
+from relaxc.service.passes.common.views import View, broadcast, look_through
+from relaxc.service.passes.precision.dtypes import is_low
+from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["Axes", "Tensors", "keeps_columns", "operand", "place"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from service.passes.common.rewrite import Scope, scalar_of
-from service.passes.common.views import Bounds, View, look_through
-from service.passes.kernels.requantize import dequantized, quantized
-from service.passes.precision.dtypes import BYTES, is_low
-from service.passes.recognize.attention_operands import Tensors
+from relaxc.service.passes.common.rewrite import Scope, scalar_of
+from relaxc.service.passes.common.views import Bounds, View, look_through
+from relaxc.service.passes.kernels.requantize import dequantized, quantized
+from relaxc.service.passes.precision.dtypes import BYTES, is_low
+from relaxc.service.passes.recognize.attention_operands import Tensors
 
 __all__ = ["Rounding", "applied", "finished", "round_trip"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from service.passes.common.rewrite import Scope, op_name
-from service.passes.common.views import View, broadcast, look_through
-from service.passes.precision.dtypes import is_low
-from service.passes.recognize.attention_logits import Logits, logits_of
-from service.passes.recognize.attention_operands import Axes, keeps_columns
-from service.passes.recognize.attention_rounding import Rounding, finished, round_trip
-from service.passes.simplify.simplify_shapes import shape_of
+from relaxc.service.passes.common.rewrite import Scope, op_name
+from relaxc.service.passes.common.views import View, broadcast, look_through
+from relaxc.service.passes.precision.dtypes import is_low
+from relaxc.service.passes.recognize.attention_logits import Logits, logits_of
+from relaxc.service.passes.recognize.attention_operands import Axes, keeps_columns
+from relaxc.service.passes.recognize.attention_rounding import Rounding, finished, round_trip
+from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["Found", "attention_of", "uncast"]
 

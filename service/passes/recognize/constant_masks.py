@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from service.passes.common.constants import Array
-from service.passes.common.rewrite import Scope, op_name
-from service.passes.simplify.fold_constants import COMPUTE
+from relaxc.service.passes.common.constants import Array
+from relaxc.service.passes.common.rewrite import Scope, op_name
+from relaxc.service.passes.simplify.fold_constants import COMPUTE
 
 __all__ = ["MOST_ELEMENTS", "mask_value"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, dims_equal, rewrite_calls, scalar_of
+from relaxc.service.passes.common.rewrite import Scope, dims_equal, rewrite_calls, scalar_of
 
 __all__ = ["RecognizeActivations"]
 

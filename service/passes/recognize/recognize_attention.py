@@ -10,20 +10,20 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, tirx
 
-from schedules.cpu import planning
-from schedules.cpu.attention.form import MASKED, mask_room
-from schedules.hardware import Cpu
-from schedules.ir import tir
-from schedules.operators import Attention
-from schedules.plan import Plan, Planner
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls
-from service.passes.common.views import View, look_through
-from service.passes.kernels.attention_compute import AttentionSpec, attention
-from service.passes.precision.dtypes import is_low
-from service.passes.recognize.attention_logits import Step
-from service.passes.recognize.attention_operands import Axes, Tensors, operand, place
-from service.passes.recognize.attention_walk import Found, attention_of, uncast
-from service.passes.simplify.simplify_shapes import shape_of
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.attention.form import MASKED, mask_room
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir import tir
+from relaxc.schedules.operators import Attention
+from relaxc.schedules.plan import Plan, Planner
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls
+from relaxc.service.passes.common.views import View, look_through
+from relaxc.service.passes.kernels.attention_compute import AttentionSpec, attention
+from relaxc.service.passes.precision.dtypes import is_low
+from relaxc.service.passes.recognize.attention_logits import Step
+from relaxc.service.passes.recognize.attention_operands import Axes, Tensors, operand, place
+from relaxc.service.passes.recognize.attention_walk import Found, attention_of, uncast
+from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeAttention"]
 

@@ -10,11 +10,11 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.block_weights import BlockWeights, block_weights, emit_block_weights
-from service.passes.common.constants import Array
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
-from service.passes.recognize.recognize_integer_products import evaluated
-from service.passes.simplify.fold_constants import COMPUTE
+from relaxc.service.passes.common.block_weights import BlockWeights, block_weights, emit_block_weights
+from relaxc.service.passes.common.constants import Array
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.recognize.recognize_integer_products import evaluated
+from relaxc.service.passes.simplify.fold_constants import COMPUTE
 
 __all__ = ["RecognizeBlockWeights"]
 
@@ -28,7 +28,7 @@ Takes = Callable[[int, BlockWeights], bool]
 
 @tvm.transform.module_pass(opt_level=0, name="RecognizeBlockWeights")
 class RecognizeBlockWeights:
-    """`A @ move(dequantize(b, s, z))` of constants keeps the codes, as `service.passes.common.block_weights` has them.
+    """`A @ move(dequantize(b, s, z))` of constants keeps the codes, as `passes.common.block_weights` has them.
 
     `move` are reshapes and transposes: so MatMulNBits, DequantizeLinear with and without blocks, and torch's
     `quantized_decomposed` come. A block is as long as scale and zero point stay the same along the depth. `takes` says

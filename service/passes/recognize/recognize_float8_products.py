@@ -10,11 +10,11 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.constants import Array, constant
-from service.passes.common.rewrite import Scope, rewrite_calls, static_shape
-from service.passes.precision.dtypes import FLOAT8
-from service.passes.recognize.recognize_integer_products import dequantized, evaluated
-from service.passes.simplify.simplify_shapes import permutation
+from relaxc.service.passes.common.constants import Array, constant
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, static_shape
+from relaxc.service.passes.precision.dtypes import FLOAT8
+from relaxc.service.passes.recognize.recognize_integer_products import dequantized, evaluated
+from relaxc.service.passes.simplify.simplify_shapes import permutation
 
 __all__ = ["RecognizeFloat8Products"]
 

@@ -10,11 +10,11 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from schedules.hardware import Cpu
-from service.passes.common.constants import Array, constant
-from service.passes.common.images import sides
-from service.passes.common.rewrite import Scope, rewrite_calls, static_shape
-from service.passes.recognize.recognize_integer_products import (
+from relaxc.schedules.hardware import Cpu
+from relaxc.service.passes.common.constants import Array, constant
+from relaxc.service.passes.common.images import sides
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, static_shape
+from relaxc.service.passes.recognize.recognize_integer_products import (
     MOST_STEPS,
     Quantized,
     dequantized,

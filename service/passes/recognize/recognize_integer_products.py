@@ -11,13 +11,13 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from schedules.cpu import planning
-from schedules.hardware import Cpu
-from service.passes.common.constants import Array, constant
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
-from service.passes.precision.dtypes import BYTES
-from service.passes.simplify.fold_constants import COMPUTE
-from service.passes.simplify.simplify_shapes import permutation
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import Cpu
+from relaxc.service.passes.common.constants import Array, constant
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.precision.dtypes import BYTES
+from relaxc.service.passes.simplify.fold_constants import COMPUTE
+from relaxc.service.passes.simplify.simplify_shapes import permutation
 
 __all__ = [
     "MOST_STEPS",

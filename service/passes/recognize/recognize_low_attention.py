@@ -10,19 +10,19 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, te, tirx
 
-from schedules.cpu.attention.form import MASKED
-from schedules.ir import tir
-from schedules.template import Declined
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls
-from service.passes.common.views import View, look_through
-from service.passes.kernels.attention_compute import AttentionSpec, attention
-from service.passes.precision.dtypes import is_low
-from service.passes.recognize.attention_logits import Logits
-from service.passes.recognize.attention_masks import simplified
-from service.passes.recognize.attention_operands import Axes, Tensors, operand, place
-from service.passes.recognize.attention_rounding import applied
-from service.passes.recognize.attention_walk import Found, attention_of, uncast
-from service.passes.simplify.simplify_shapes import shape_of
+from relaxc.schedules.cpu.attention.form import MASKED
+from relaxc.schedules.ir import tir
+from relaxc.schedules.template import Declined
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls
+from relaxc.service.passes.common.views import View, look_through
+from relaxc.service.passes.kernels.attention_compute import AttentionSpec, attention
+from relaxc.service.passes.precision.dtypes import is_low
+from relaxc.service.passes.recognize.attention_logits import Logits
+from relaxc.service.passes.recognize.attention_masks import simplified
+from relaxc.service.passes.recognize.attention_operands import Axes, Tensors, operand, place
+from relaxc.service.passes.recognize.attention_rounding import applied
+from relaxc.service.passes.recognize.attention_walk import Found, attention_of, uncast
+from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeLowAttention"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, te, tirx
 
-from service.passes.common.rewrite import Scope, rewrite_calls, scalar_of
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, scalar_of
 
 __all__ = ["RecognizeSafeSoftmax"]
 

@@ -10,13 +10,13 @@ import tvm_ffi
 from tvm import IRModule, relax
 from tvm.ir import Op
 
-from service.passes.common.constants import constant, is_tensor_constant, numpy_dtype
-from service.passes.common.rewrite import static_shape, with_functions
-from service.passes.legalize.legalize import operators_left
-from service.passes.legalize.legalize_indexing import INDEXING
-from service.passes.legalize.legalize_norms import NORMS
-from service.passes.legalize.legalize_places import PLACES
-from service.passes.legalize.legalize_quantized import QUANTIZED
+from relaxc.service.passes.common.constants import constant, is_tensor_constant, numpy_dtype
+from relaxc.service.passes.common.rewrite import static_shape, with_functions
+from relaxc.service.passes.legalize.legalize import operators_left
+from relaxc.service.passes.legalize.legalize_indexing import INDEXING
+from relaxc.service.passes.legalize.legalize_norms import NORMS
+from relaxc.service.passes.legalize.legalize_places import PLACES
+from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED
 
 __all__ = ["LARGEST_BYTES", "EvaluateConstants"]
 

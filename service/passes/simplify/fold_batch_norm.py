@@ -8,8 +8,8 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.constants import constant
-from service.passes.common.rewrite import Scope, rewrite_calls
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls
 
 __all__ = ["FoldBatchNorm"]
 

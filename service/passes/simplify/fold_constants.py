@@ -10,8 +10,8 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.constants import Array, array_of, constant, numpy_dtype
-from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls, static_shape
+from relaxc.service.passes.common.constants import Array, array_of, constant, numpy_dtype
+from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls, static_shape
 
 __all__ = ["SMALL_BYTES", "FoldConstants"]
 

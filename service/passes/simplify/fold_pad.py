@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls
 
 __all__ = ["FoldPad"]
 

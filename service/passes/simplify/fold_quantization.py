@@ -8,9 +8,9 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.constants import Array, constant
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, scalar_of
-from service.passes.precision.dtypes import BYTES, FLOAT8
+from relaxc.service.passes.common.constants import Array, constant
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, scalar_of
+from relaxc.service.passes.precision.dtypes import BYTES, FLOAT8
 
 __all__ = ["FoldQuantization"]
 

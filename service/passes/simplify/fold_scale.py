@@ -11,9 +11,9 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.constants import Array, constant, numpy_dtype
-from service.passes.common.rewrite import Scope, dims_equal, rewrite_calls
-from service.passes.precision.dtypes import FLOAT8
+from relaxc.service.passes.common.constants import Array, constant, numpy_dtype
+from relaxc.service.passes.common.rewrite import Scope, dims_equal, rewrite_calls
+from relaxc.service.passes.precision.dtypes import FLOAT8
 
 __all__ = ["FoldScale"]
 

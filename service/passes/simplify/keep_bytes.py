@@ -8,8 +8,8 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls, scalar_of
-from service.passes.precision.dtypes import BYTES
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, scalar_of
+from relaxc.service.passes.precision.dtypes import BYTES
 
 __all__ = ["KeepBytes"]
 

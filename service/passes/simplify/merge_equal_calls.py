@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from service.passes.common.constants import array_of, is_tensor_constant, size_bytes
-from service.passes.common.rewrite import with_functions
+from relaxc.service.passes.common.constants import array_of, is_tensor_constant, size_bytes
+from relaxc.service.passes.common.rewrite import with_functions
 
 __all__ = ["MergeEqualCalls"]
 

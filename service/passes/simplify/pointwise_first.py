@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, is_tensor_constant, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, op_name, rewrite_calls, static_shape
 
 __all__ = ["PointwiseFirst"]
 

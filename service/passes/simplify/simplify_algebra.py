@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Rule, Scope, dims_equal, rewrite_calls, scalar_of
+from relaxc.service.passes.common.rewrite import Rule, Scope, dims_equal, rewrite_calls, scalar_of
 
 __all__ = ["SimplifyAlgebra"]
 

@@ -10,8 +10,8 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import Range
 from tvm.sym import Analyzer
 
-from service.passes.common.rewrite import Scope, rewrite_calls
-from service.passes.simplify.simplify_shapes import shape_of
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls
+from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["SimplifySizes"]
 

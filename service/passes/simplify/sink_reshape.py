@@ -7,8 +7,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Rule, Scope, dims_equal, op_name, rewrite_calls
-from service.passes.simplify.simplify_shapes import is_one, shape_of
+from relaxc.service.passes.common.rewrite import Rule, Scope, dims_equal, op_name, rewrite_calls
+from relaxc.service.passes.simplify.simplify_shapes import is_one, shape_of
 
 __all__ = ["SinkReshape"]
 

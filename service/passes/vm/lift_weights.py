@@ -9,7 +9,7 @@ import tvm
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from service.passes.common.constants import Array, array_of, is_tensor_constant, size_bytes
+from relaxc.service.passes.common.constants import Array, array_of, is_tensor_constant, size_bytes
 
 __all__ = ["SMALL_BYTES", "LiftWeights"]
 

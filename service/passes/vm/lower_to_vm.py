@@ -10,12 +10,12 @@ import tvm
 from tvm import IRModule, relax
 from tvm.target import Target
 
-from service.errors import CompileFailed
-from service.passes.common.rewrite import op_name, with_functions
-from service.passes.pipeline import lowering_passes
-from service.passes.report import MemoryReport
-from service.process.timings import Timings
-from service.signature import DimBounds
+from relaxc.service.errors import CompileFailed
+from relaxc.service.passes.common.rewrite import op_name, with_functions
+from relaxc.service.passes.pipeline import lowering_passes
+from relaxc.service.passes.report import MemoryReport
+from relaxc.service.process.timings import Timings
+from relaxc.service.signature import DimBounds
 
 __all__ = ["finalize"]
 

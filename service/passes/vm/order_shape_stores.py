@@ -7,8 +7,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, tirx
 
-from schedules.ir import tir
-from service.passes.common.rewrite import with_functions
+from relaxc.schedules.ir import tir
+from relaxc.service.passes.common.rewrite import with_functions
 
 __all__ = ["OrderShapeStores"]
 

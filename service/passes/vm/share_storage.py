@@ -13,8 +13,8 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.relax.op import memory
 
-from schedules.ir.dtypes import dtype_bytes
-from service.passes.common.rewrite import op_name, with_functions
+from relaxc.schedules.ir.dtypes import dtype_bytes
+from relaxc.service.passes.common.rewrite import op_name, with_functions
 
 __all__ = ["Life", "ShareStorage", "ZeroOffsets", "lay_out", "share"]
 

@@ -16,15 +16,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from service.config import settings
-from service.errors import ServiceError
-from service.process.limits import most_processes
-from service.process.sandbox import landlock
-from service.process.sandbox.confinement import Confinement, Place, Sandbox
-from service.process.sandbox.kernel import drop_capabilities, prctl
-from service.process.sandbox.namespaces import keep_files, leave_network, make_reachable
-from service.process.sandbox.seccomp import filter_calls
-from service.process.tree import remove_tree, walk
+from relaxc.service.config import settings
+from relaxc.service.errors import ServiceError
+from relaxc.service.process.limits import most_processes
+from relaxc.service.process.sandbox import landlock
+from relaxc.service.process.sandbox.confinement import Confinement, Place, Sandbox
+from relaxc.service.process.sandbox.kernel import drop_capabilities, prctl
+from relaxc.service.process.sandbox.namespaces import keep_files, leave_network, make_reachable
+from relaxc.service.process.sandbox.seccomp import filter_calls
+from relaxc.service.process.tree import remove_tree, walk
 
 __all__ = ["confine", "take_back"]
 

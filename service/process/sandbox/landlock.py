@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from service.process.sandbox.kernel import call
+from relaxc.service.process.sandbox.kernel import call
 
 __all__ = ["EXECUTE", "LIST", "READ", "REWRITE", "TCP", "USE_DEVICE", "WRITE", "restrict", "version"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from service.process.sandbox.kernel import (
+from relaxc.service.process.sandbox.kernel import (
     CLONE_NEWNET,
     CLONE_NEWNS,
     CLONE_NEWPID,

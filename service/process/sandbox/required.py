@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from service.config import settings
+from relaxc.service.config import settings
 
 __all__ = ["require_sandbox"]
 

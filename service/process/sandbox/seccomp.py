@@ -12,7 +12,7 @@ import platform
 import struct
 from collections.abc import Iterator
 
-from service.process.sandbox.kernel import prctl
+from relaxc.service.process.sandbox.kernel import prctl
 
 __all__ = ["available", "filter_calls"]
 

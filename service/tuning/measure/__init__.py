@@ -7,7 +7,7 @@ with Measurer(spec, threads=2, builders=2) as measurer:
 
 from __future__ import annotations
 
-from service.tuning.measure.measurer import Measurer
-from service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, Noise, Outcome, RpcOptions
+from relaxc.service.tuning.measure.measurer import Measurer
+from relaxc.service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, Noise, Outcome, RpcOptions
 
 __all__ = ["GPU_LIMITS", "MeasureLimits", "Measurer", "Noise", "Outcome", "RpcOptions"]

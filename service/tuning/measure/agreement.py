@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from service.runtime.measure import FLOOR, OUTLIER
-from service.runtime.tensors import Array
-from service.runtime.tolerances import TOLERANCES
+from relaxc.service.runtime.measure import FLOOR, OUTLIER
+from relaxc.service.runtime.tensors import Array
+from relaxc.service.runtime.tolerances import TOLERANCES
 
 __all__ = ["agree"]
 

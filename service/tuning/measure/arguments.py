@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from schedules.cpu import planning, regroup
-from schedules.ir import tir
-from schedules.plan import plan_of
-from service.runtime.tensors import Array, numpy_dtype
+from relaxc.schedules.cpu import planning, regroup
+from relaxc.schedules.ir import tir
+from relaxc.schedules.plan import plan_of
+from relaxc.service.runtime.tensors import Array, numpy_dtype
 
 __all__ = ["Arguments", "arguments_of"]
 
@@ -36,7 +36,7 @@ class Arguments:
     judge: str
 
     def named_outputs(self, arrays: list[Array]) -> dict[str, Array]:
-        """Return the arrays of the outputs by their position, as `service.runtime.compare` takes them."""
+        """Return the arrays of the outputs by their position, as `relaxc.service.runtime.compare` takes them."""
         return {str(position): array for position, array in zip(self.outputs, arrays, strict=True)}
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from service.tuning.measure.messages import Build, Built, Ran, Run
-from service.tuning.measure.outcome import MeasureLimits, Outcome
-from service.tuning.measure.pool import Done, Lost, Seats, collect
+from relaxc.service.tuning.measure.messages import Build, Built, Ran, Run
+from relaxc.service.tuning.measure.outcome import MeasureLimits, Outcome
+from relaxc.service.tuning.measure.pool import Done, Lost, Seats, collect
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["Batch", "Policy", "outcome_of", "run_alone"]
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import tvm
 
-from schedules.cpu import planning, regroup
-from schedules.metaschedule.traces import METASCHEDULE, Traced
-from schedules.operators import operator_from
-from schedules.plan import Plan
-from schedules.template import Declined, Rule, Schedule
-from service.errors import RelaxcError, in_one_line
-from service.lowering.apply import apply_rule, finish
-from service.lowering.build import build_kernel
-from service.lowering.target import to_tvm
-from service.request import TargetSpec
-from service.tuning.measure.messages import Build, Built, answer_all, emitted_beside
-from service.tuning.task import How
+from relaxc.schedules.cpu import planning, regroup
+from relaxc.schedules.metaschedule.traces import METASCHEDULE, Traced
+from relaxc.schedules.operators import operator_from
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.template import Declined, Rule, Schedule
+from relaxc.service.errors import RelaxcError, in_one_line
+from relaxc.service.lowering.apply import apply_rule, finish
+from relaxc.service.lowering.build import build_kernel
+from relaxc.service.lowering.target import to_tvm
+from relaxc.service.request import TargetSpec
+from relaxc.service.tuning.measure.messages import Build, Built, answer_all, emitted_beside
+from relaxc.service.tuning.task import How
 
 __all__ = ["serve"]
 
@@ -38,7 +38,7 @@ def serve(connection: Connection, config: dict[str, Any]) -> None:
 
 def known_rules(kind: str, modules: tuple[str, ...]) -> dict[str, Rule]:
     """Return the rules for a target kind by name, and those in the RULES of `modules`."""
-    own = "schedules.cuda" if kind == "cuda" else "schedules.cpu"
+    own = "relaxc.schedules.cuda" if kind == "cuda" else "relaxc.schedules.cpu"
     return {rule.name: rule for name in (own, *modules) for rule in importlib.import_module(name).RULES}
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from service.lowering.build import KERNEL
-from service.runtime.cuda import load_runtime
-from service.runtime.cuda_graph import CudaRuntime, Graph
-from service.runtime.tensors import Array
-from service.tuning.measure.gpu_worker import Alone
-from service.tuning.measure.messages import Heard
-from service.tuning.measure.timing import summary
-from service.tuning.measure.trials import Turns
+from relaxc.service.lowering.build import KERNEL
+from relaxc.service.runtime.cuda import load_runtime
+from relaxc.service.runtime.cuda_graph import CudaRuntime, Graph
+from relaxc.service.runtime.tensors import Array
+from relaxc.service.tuning.measure.gpu_worker import Alone
+from relaxc.service.tuning.measure.messages import Heard
+from relaxc.service.tuning.measure.timing import summary
+from relaxc.service.tuning.measure.trials import Turns
 
 __all__ = ["CudaDevice", "calls_in_graph", "copies_for", "open_device"]
 

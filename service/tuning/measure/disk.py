@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.errors import StoreUnwritable
+from relaxc.service.errors import StoreUnwritable
 
 __all__ = ["check_room", "writing"]
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.tuning.measure.messages import Build, Built, emitted_beside
-from service.tuning.measure.pool import Done, Lost, Seats
-from service.tuning.task import How
+from relaxc.service.tuning.measure.messages import Build, Built, emitted_beside
+from relaxc.service.tuning.measure.pool import Done, Lost, Seats
+from relaxc.service.tuning.task import How
 
 __all__ = ["FarBuilders", "asked_build", "packed"]
 
@@ -22,7 +22,7 @@ _LATE_S = 60.0
 
 
 class Line(Protocol):
-    """What a Measurer needs of `service.process.line.Line`."""
+    """What a Measurer needs of `relaxc.service.process.line.Line`."""
 
     def ask(self, question: dict[str, Any]) -> None:
         """Ask for something."""

@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from service.errors import in_one_line
-from service.tuning.measure.messages import Listen, answer_all
-from service.tuning.measure.outcome import MeasureLimits
-from service.tuning.measure.trials import Trials
+from relaxc.service.errors import in_one_line
+from relaxc.service.tuning.measure.messages import Listen, answer_all
+from relaxc.service.tuning.measure.outcome import MeasureLimits
+from relaxc.service.tuning.measure.trials import Trials
 
 __all__ = ["Alone", "serve"]
 

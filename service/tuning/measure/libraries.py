@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.tuning.measure.messages import emitted_beside
-from service.tuning.measure.outcome import Outcome
-from service.tuning.task import Task
+from relaxc.service.tuning.measure.messages import emitted_beside
+from relaxc.service.tuning.measure.outcome import Outcome
+from relaxc.service.tuning.task import Task
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["Libraries"]
 

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from service.tuning.measure.messages import Heard
-from service.tuning.measure.outcome import Noise
+from relaxc.service.tuning.measure.messages import Heard
+from relaxc.service.tuning.measure.outcome import Noise
 
 __all__ = ["Listener"]
 

@@ -11,28 +11,28 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from service.config import settings
-from service.errors import InvalidOption, ServerUnreachable
-from service.process.workspace import Workspace
-from service.request import TargetSpec
-from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
-from service.tuning.measure.disk import check_room, writing
-from service.tuning.measure.far_builders import FarBuilders, Line
-from service.tuning.measure.libraries import Libraries
-from service.tuning.measure.listener import Listener
-from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Ran, Reference, Run, Subject
-from service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, Noise, Outcome, RpcOptions
-from service.tuning.measure.placement import place
-from service.tuning.measure.pool import Lost, Pool, Seats, collect
-from service.tuning.measure.zygote import TuneZygote
-from service.tuning.task import Task
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, ServerUnreachable
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import TargetSpec
+from relaxc.service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
+from relaxc.service.tuning.measure.disk import check_room, writing
+from relaxc.service.tuning.measure.far_builders import FarBuilders, Line
+from relaxc.service.tuning.measure.libraries import Libraries
+from relaxc.service.tuning.measure.listener import Listener
+from relaxc.service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Ran, Reference, Run, Subject
+from relaxc.service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, Noise, Outcome, RpcOptions
+from relaxc.service.tuning.measure.placement import place
+from relaxc.service.tuning.measure.pool import Lost, Pool, Seats, collect
+from relaxc.service.tuning.measure.zygote import TuneZygote
+from relaxc.service.tuning.task import Task
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["Measurer"]
 
-_CUDA = "service.tuning.measure.cuda_device"
+_CUDA = "relaxc.service.tuning.measure.cuda_device"
 _LISTEN_S = 30.0
 _COMPARE_ATTEMPTS = 2
 _REMOTE_ATTEMPTS = 3

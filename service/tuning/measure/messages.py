@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from service.tuning.measure.outcome import Kind
-    from service.tuning.task import How
+    from relaxc.service.tuning.measure.outcome import Kind
+    from relaxc.service.tuning.task import How
 
 __all__ = [
     "Build",

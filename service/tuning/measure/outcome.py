@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from schedules.template import Parameters
+    from relaxc.schedules.template import Parameters
 
 __all__ = ["GPU_LIMITS", "Kind", "MeasureLimits", "Noise", "Outcome", "RpcOptions"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Literal, Protocol
 
-from service.tuning.measure.zygote import TuneZygote, Worker
+from relaxc.service.tuning.measure.zygote import TuneZygote, Worker
 
 __all__ = ["Done", "Lost", "Pool", "Seats", "collect"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tvm
 
-from service import machine
-from service.runtime import probes
-from service.runtime.peak import vectors
-from service.tuning.measure.timing import Timing, summary
+from relaxc.service import machine
+from relaxc.service.runtime import probes
+from relaxc.service.runtime.peak import vectors
+from relaxc.service.tuning.measure.timing import Timing, summary
 
 __all__ = ["Probe"]
 

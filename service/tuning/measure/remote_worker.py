@@ -13,12 +13,12 @@ from typing import Any
 import tvm
 from tvm import rpc
 
-from service.errors import in_one_line
-from service.lowering.build import KERNEL
-from service.runtime.tensors import Array
-from service.tuning.measure.messages import Compare, Listen, Ran, Request, answer_all
-from service.tuning.measure.outcome import MeasureLimits, RpcOptions
-from service.tuning.measure.trials import Trials, Turns
+from relaxc.service.errors import in_one_line
+from relaxc.service.lowering.build import KERNEL
+from relaxc.service.runtime.tensors import Array
+from relaxc.service.tuning.measure.messages import Compare, Listen, Ran, Request, answer_all
+from relaxc.service.tuning.measure.outcome import MeasureLimits, RpcOptions
+from relaxc.service.tuning.measure.trials import Trials, Turns
 
 __all__ = ["serve"]
 

@@ -1,6 +1,6 @@
 """A server of TVM's RPC for tuning on another machine, which outlives candidates that crash.
 
-`python -m service.tuning.measure.rpc_server --tracker HOST:PORT --key KEY [--threads N]`
+`python -m relaxc.service.tuning.measure.rpc_server --tracker HOST:PORT --key KEY [--threads N]`
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from service import machine
+from relaxc.service import machine
 
 __all__ = ["main"]
 

@@ -11,16 +11,16 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from service import machine
-from service.errors import in_one_line
-from service.lowering.build import KERNEL
-from service.runtime.tensors import Array
-from service.runtime.threads import use_threads
-from service.tuning.measure.messages import Compare, Heard, Listen, Ran, Request, answer_all
-from service.tuning.measure.outcome import MeasureLimits
-from service.tuning.measure.probe import Probe
-from service.tuning.measure.trials import Trials, Turns
-from service.tuning.measure.weight_copies import WeightCopies
+from relaxc.service import machine
+from relaxc.service.errors import in_one_line
+from relaxc.service.lowering.build import KERNEL
+from relaxc.service.runtime.tensors import Array
+from relaxc.service.runtime.threads import use_threads
+from relaxc.service.tuning.measure.messages import Compare, Heard, Listen, Ran, Request, answer_all
+from relaxc.service.tuning.measure.outcome import MeasureLimits
+from relaxc.service.tuning.measure.probe import Probe
+from relaxc.service.tuning.measure.trials import Trials, Turns
+from relaxc.service.tuning.measure.weight_copies import WeightCopies
 
 __all__ = ["answer", "serve"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from statistics import median
 
-from service.tuning.measure.outcome import MeasureLimits
+from relaxc.service.tuning.measure.outcome import MeasureLimits
 
 __all__ = ["Timing", "summary", "time_until_steady"]
 

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 import numpy as np
 import tvm
 
-from schedules.cpu import planning, regroup
-from schedules.plan import plan_of
-from service.runtime.compare import compare
-from service.runtime.tensors import Array, numpy_dtype
-from service.tuning.measure.agreement import agree
-from service.tuning.measure.arguments import Arguments, arguments_of
-from service.tuning.measure.messages import Compare, Ran, Reference, Request, Run, Subject, emitted_beside
-from service.tuning.measure.outcome import MeasureLimits
-from service.tuning.measure.timing import summary, time_until_steady
+from relaxc.schedules.cpu import planning, regroup
+from relaxc.schedules.plan import plan_of
+from relaxc.service.runtime.compare import compare
+from relaxc.service.runtime.tensors import Array, numpy_dtype
+from relaxc.service.tuning.measure.agreement import agree
+from relaxc.service.tuning.measure.arguments import Arguments, arguments_of
+from relaxc.service.tuning.measure.messages import Compare, Ran, Reference, Request, Run, Subject, emitted_beside
+from relaxc.service.tuning.measure.outcome import MeasureLimits
+from relaxc.service.tuning.measure.timing import summary, time_until_steady
 
 __all__ = ["Device", "Place", "Trials", "Turns"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from service.runtime.tensors import ALIGN, Array, wrap_numpy
+from relaxc.service.runtime.tensors import ALIGN, Array, wrap_numpy
 
 __all__ = ["POOL_BYTES", "WeightCopies"]
 

@@ -1,9 +1,9 @@
 """The zygote of tuning: has paid the imports once, and forks a process for each builder and runner.
 
-`python -m service.tuning.measure.worker --control FD --parent PID --folder DIR`. It does no work itself and starts no
-thread, which is what makes the fork safe (docs/decisions/010-zygote.md). When the tuner closes FD or ends, in whatever
-way, it kills its workers and ends, and removes DIR if the tuner can no more; should it be killed itself, the kernel
-kills the workers.
+`python -m relaxc.service.tuning.measure.worker --control FD --parent PID --folder DIR`. It does no work itself and
+starts no thread, which is what makes the fork safe (docs/decisions/010-zygote.md). When the tuner closes FD or ends, in
+whatever way, it kills its workers and ends, and removes DIR if the tuner can no more; should it be killed itself, the
+kernel kills the workers.
 """
 
 from __future__ import annotations
@@ -25,22 +25,27 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from service.process.forks import Forks
-from service.process.limits import Limits, die_with_parent, name_process
-from service.tuning.measure.zygote import CLOSE
+from relaxc.service.process.forks import Forks
+from relaxc.service.process.limits import Limits, die_with_parent, name_process
+from relaxc.service.tuning.measure.zygote import CLOSE
 
 __all__ = ["main"]
 
 _ROLES = {
-    "builder": "service.tuning.measure.builder_worker",
-    "runner": "service.tuning.measure.runner_worker",
-    "remote": "service.tuning.measure.remote_worker",
-    "gpu": "service.tuning.measure.gpu_worker",
+    "builder": "relaxc.service.tuning.measure.builder_worker",
+    "runner": "relaxc.service.tuning.measure.runner_worker",
+    "remote": "relaxc.service.tuning.measure.remote_worker",
+    "gpu": "relaxc.service.tuning.measure.gpu_worker",
 }
 _PRELOADED = (
-    *("tvm", "tvm.relax", "numpy.random", "schedules.cpu", "schedules.cuda"),
-    *("service.lowering.apply", "service.lowering.build", "service.lowering.pipeline", "service.runtime.compare"),
-    *(f"service.tuning.measure.{role}_worker" for role in ("builder", "runner", "gpu")),
+    *("tvm", "tvm.relax", "numpy.random", "relaxc.schedules.cpu", "relaxc.schedules.cuda"),
+    *(
+        "relaxc.service.lowering.apply",
+        "relaxc.service.lowering.build",
+        "relaxc.service.lowering.pipeline",
+        "relaxc.service.runtime.compare",
+    ),
+    *(f"relaxc.service.tuning.measure.{role}_worker" for role in ("builder", "runner", "gpu")),
 )
 _FILE_BYTES = 1 << 30
 _LAST_BREATH_S = 1.0

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from service.errors import CompilerCrashed
-from service.process.scrubbed import for_zygotes
-from service.process.zygote import Zygote
+from relaxc.service.errors import CompilerCrashed
+from relaxc.service.process.scrubbed import for_zygotes
+from relaxc.service.process.zygote import Zygote
 
 __all__ = ["CLOSE", "TuneZygote", "Worker"]
 
@@ -104,7 +104,7 @@ class TuneZygote:
         self._generation += 1
         arguments = ["--parent", str(os.getpid()), "--folder", str(self._folder)]
         with (self._folder / "zygote.log").open("ab") as log:
-            self._zygote = Zygote("service.tuning.measure.worker", arguments, for_zygotes(os.environ), log)
+            self._zygote = Zygote("relaxc.service.tuning.measure.worker", arguments, for_zygotes(os.environ), log)
 
     def _spawn(self, role: str, config: dict[str, Any]) -> Worker:
         assert self._zygote is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.process.task import Emit
+from relaxc.service.process.task import Emit
 from tests.jobs import entries
 
 __all__ = ["AMOUNTS", "LIMITS", "Amount"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.errors import by_code
+from relaxc.service.errors import by_code
 from tests.drills.attacks.attack import Attack, Target
 from tests.drills.attacks.wire import Answer
 from tests.malformed_onnx import MALFORMED_ONNX

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from service.frontend import ImportedModel, load, reference
-from service.request import ModelFormat
-from service.signature import Signature
+from relaxc.service.frontend import ImportedModel, load, reference
+from relaxc.service.request import ModelFormat
+from relaxc.service.signature import Signature
 from tests import quickly
 
 __all__ = ["check", "inputs_for", "model", "node", "run", "value", "write"]

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from service.errors import ModelMalformed, UnsupportedModel
-from service.frontend import load
-from service.request import ModelFormat
+from relaxc.service.errors import ModelMalformed, UnsupportedModel
+from relaxc.service.frontend import load
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.frontend.onnx.test_quantized import agree
 

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-from service import frontend
-from service.errors import InvalidOption, UnsupportedModel
-from service.request import Calibration, ModelFormat
-from service.runtime.inputs import random_inputs
+from relaxc.service import frontend
+from relaxc.service.errors import InvalidOption, UnsupportedModel
+from relaxc.service.request import Calibration, ModelFormat
+from relaxc.service.runtime.inputs import random_inputs
 from tests import zoo
 from tests.frontend.onnx.harness import model, node, value, write
 

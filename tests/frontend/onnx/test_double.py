@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import ModelMalformed, ModelTooLarge
-from service.frontend.onnx import double
-from service.frontend.onnx.double import in_double
-from service.frontend.onnx.double_convs import conv, conv_transpose
-from service.frontend.onnx.file import parse
-from service.frontend.onnx.reference import double_reference, reference
-from service.runtime.measure import measure
+from relaxc.service.errors import ModelMalformed, ModelTooLarge
+from relaxc.service.frontend.onnx import double
+from relaxc.service.frontend.onnx.double import in_double
+from relaxc.service.frontend.onnx.double_convs import conv, conv_transpose
+from relaxc.service.frontend.onnx.file import parse
+from relaxc.service.frontend.onnx.reference import double_reference, reference
+from relaxc.service.runtime.measure import measure
 from tests import zoo
 from tests.frontend.onnx.harness import model, node, value, write
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.frontend import load
-from service.request import ModelFormat
+from relaxc.service.frontend import load
+from relaxc.service.request import ModelFormat
 from tests import zoo
 from tests.frontend.onnx.harness import check, compare
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service import frontend
-from service.errors import ModelMalformed, ModelNotFound
-from service.frontend.onnx import file
-from service.request import ModelFormat
+from relaxc.service import frontend
+from relaxc.service.errors import ModelMalformed, ModelNotFound
+from relaxc.service.frontend.onnx import file
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
 
@@ -80,7 +80,7 @@ def test_a_reference_of_a_model_without_codes_maps_it_once(tmp_path: Path, monke
     ]
     counting = {name: counted(name, getattr(file, name)) for name in ("parse", "mapped")}
     for module, name in places:
-        monkeypatch.setattr(f"service.frontend.onnx.{module}.{name}", counting[name])
+        monkeypatch.setattr(f"relaxc.service.frontend.onnx.{module}.{name}", counting[name])
     assert frontend.input_ranges(path, ModelFormat.ONNX) == {}
     assert frontend.unquantized_reference(path, ModelFormat.ONNX, threads=1, shapes={}) is None
     run = frontend.reference(path, ModelFormat.ONNX, threads=1, shapes={})

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from service.errors import UnsupportedModel
-from service.frontend import Move, load, moved_reference, reference
-from service.request import ModelFormat
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend import Move, load, moved_reference, reference
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import FLOAT, node, value
 from tests.frontend.onnx.test_quantized import agree
 

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from service.config import Settings
-from service.errors import InvalidShape, ModelNotFound, ModelTooLarge, UnsupportedModel
-from service.frontend import digest, external_files, former_digest, identify, inspect, load
-from service.request import ModelFormat, model_digest
-from service.signature import DimBounds
+from relaxc.service.config import Settings
+from relaxc.service.errors import InvalidShape, ModelNotFound, ModelTooLarge, UnsupportedModel
+from relaxc.service.frontend import digest, external_files, former_digest, identify, inspect, load
+from relaxc.service.request import ModelFormat, model_digest
+from relaxc.service.signature import DimBounds
 from tests.frontend.onnx.harness import INT64, check, compare, inputs_for, model, node, run, value, write
 
 ONNX = ModelFormat.ONNX
@@ -258,7 +258,7 @@ def test_limits_are_enforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name, limits in {"nodes": {"max_graph_nodes": 1}, "bytes": {"max_model_bytes": 100}}.items():
         small = Settings(**limits)
         for module in ("model_file", "onnx.file", "onnx.graph"):
-            monkeypatch.setattr(f"service.frontend.{module}.settings", lambda small=small: small)
+            monkeypatch.setattr(f"relaxc.service.frontend.{module}.settings", lambda small=small: small)
         with pytest.raises(ModelTooLarge, match=name):
             digest(path, ONNX)
             load(path, ONNX)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.errors import ModelError, by_code
-from service.frontend import digest, identify, load
+from relaxc.service.errors import ModelError, by_code
+from relaxc.service.frontend import digest, identify, load
 from tests.frontend.onnx.harness import model, node, value
 from tests.malformed_onnx import MALFORMED_ONNX
 
@@ -17,7 +17,7 @@ from tests.malformed_onnx import MALFORMED_ONNX
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
     """The service's workers have these imported before they see a model."""
-    importlib.import_module("service.frontend.onnx.importer")
+    importlib.import_module("relaxc.service.frontend.onnx.importer")
 
 
 @pytest.mark.parametrize("name", MALFORMED_ONNX)

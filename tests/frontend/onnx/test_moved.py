@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from service.frontend import Move, moved_reference, reference
-from service.request import ModelFormat
+from relaxc.service.frontend import Move, moved_reference, reference
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
 UINT8 = TensorProto.UINT8

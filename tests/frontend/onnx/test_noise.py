@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
-from service.frontend import Move, moved_reference
-from service.frontend.onnx.noise import Noise, shapes_of
-from service.request import ModelFormat
+from relaxc.service.frontend import Move, moved_reference
+from relaxc.service.frontend.onnx.noise import Noise, shapes_of
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
 SHAPE = (200, 50)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-import service
-from service import compiler
-from service.request import CompileOptions
+import relaxc
+from relaxc.service import compiler
+from relaxc.service.request import CompileOptions
 from tests.frontend.onnx.harness import FLOAT, INT64, model, node, value, write
 
 
-def _compiled(folder: Path, proto: Any) -> service.Session:
+def _compiled(folder: Path, proto: Any) -> relaxc.Session:
     request = compiler.prepare(write(folder, proto), options=CompileOptions(verify=False))
     compiler.run(request, folder, lambda event: None)
-    return service.load(next(folder.glob("*.so")))
+    return relaxc.load(next(folder.glob("*.so")))
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Less"])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from service.errors import UnsupportedModel
-from service.frontend import load
-from service.request import ModelFormat
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend import load
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import FLOAT, INT64, check, model, node, run, value, write
 
 BOOL, FLOAT16 = TensorProto.BOOL, TensorProto.FLOAT16

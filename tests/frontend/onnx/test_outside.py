@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from service.errors import ModelMalformed
-from service.frontend.onnx import file
-from service.frontend.onnx.outside import Outside, without_data
-from service.frontend.onnx.reference import reference
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx import file
+from relaxc.service.frontend.onnx.outside import Outside, without_data
+from relaxc.service.frontend.onnx.reference import reference
 from tests.frontend.onnx.harness import model, node, value, write
 
 

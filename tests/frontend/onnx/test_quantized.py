@@ -11,11 +11,11 @@ import tvm
 from onnx import TensorProto
 from tvm import relax
 
-from service.frontend import load, reference
-from service.lowering import pipeline, schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes import finalize, optimize
-from service.request import CompileOptions, ModelFormat
+from relaxc.service.frontend import load, reference
+from relaxc.service.lowering import pipeline, schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import finalize, optimize
+from relaxc.service.request import CompileOptions, ModelFormat
 from tests.frontend.onnx.harness import FLOAT, model, node, value, write
 
 pytestmark = pytest.mark.sampled

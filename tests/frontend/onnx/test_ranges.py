@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from service import frontend
-from service.request import ModelFormat
+from relaxc.service import frontend
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
 HELD: dict[str, Any] = {"s": np.float32(0.5), "z": np.uint8(55), "m": np.int8(-28), "w": np.eye(8, dtype="int8")}

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from service.errors import UnsupportedModel
-from service.frontend import load
-from service.frontend.onnx.dims import MAX_DIM_CHARS
-from service.request import ModelFormat
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend import load
+from relaxc.service.frontend.onnx.dims import MAX_DIM_CHARS
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import FLOAT, model, node, value, write
 
 

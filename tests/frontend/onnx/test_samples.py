@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import InvalidOption
-from service.frontend.onnx import samples
-from service.frontend.onnx.samples import read_samples
-from service.signature import TensorSpec
+from relaxc.service.errors import InvalidOption
+from relaxc.service.frontend.onnx import samples
+from relaxc.service.frontend.onnx.samples import read_samples
+from relaxc.service.signature import TensorSpec
 
 SPECS = [TensorSpec("x", "float32", (2, 3)), TensorSpec("ids", "int64", ("batch", 4))]
 X, IDS = np.arange(30, dtype="float32").reshape(5, 2, 3), np.arange(20).reshape(5, 4)

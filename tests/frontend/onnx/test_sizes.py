@@ -12,13 +12,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import service
-from service import compiler
-from service.errors import ArtifactError, InputShape, InvalidShape, ModelMalformed, UnsupportedModel
-from service.frontend import load
-from service.request import CompileOptions, ModelFormat
-from service.runtime.dims import bind
-from service.signature import Signature
+import relaxc
+from relaxc.service import compiler
+from relaxc.service.errors import ArtifactError, InputShape, InvalidShape, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend import load
+from relaxc.service.request import CompileOptions, ModelFormat
+from relaxc.service.runtime.dims import bind
+from relaxc.service.signature import Signature
 from tests.frontend.onnx.harness import FLOAT, INT64, model, node, value, write
 
 INT8, INT32, BOOL = TensorProto.INT8, TensorProto.INT32, TensorProto.BOOL
@@ -220,10 +220,10 @@ def test_a_call_is_refused_where_onnx_runtime_refuses_it(name: str, tmp_path: Pa
     assert answers == {True, False}
 
 
-def _compiled(folder: Path, proto: Any) -> service.Session:
+def _compiled(folder: Path, proto: Any) -> relaxc.Session:
     request = compiler.prepare(write(folder, proto), options=CompileOptions(verify=False))
     compiler.run(request, folder, lambda event: None)
-    return service.load(next(folder.glob("*.so")))
+    return relaxc.load(next(folder.glob("*.so")))
 
 
 def test_the_call_of_an_artifact_ends_with_the_operator_and_the_sizes(tmp_path: Path) -> None:

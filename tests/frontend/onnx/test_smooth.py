@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from service.frontend.onnx.reference import plain_session
-from service.frontend.onnx.smooth import smooth
+from relaxc.service.frontend.onnx.reference import plain_session
+from relaxc.service.frontend.onnx.smooth import smooth
 from tests.frontend.onnx.harness import model, node, value
 
 DRAW = np.random.default_rng(0)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.frontend import unquantized_reference
-from service.request import ModelFormat
+from relaxc.service.frontend import unquantized_reference
+from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
 RNG = np.random.default_rng(0)

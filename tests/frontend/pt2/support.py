@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from service.frontend.model import ImportedModel
-from service.frontend.pt2 import frontend as exported_program
-from service.frontend.pt2.reference import to_numpy
-from service.signature import Dim
+from relaxc.service.frontend.model import ImportedModel
+from relaxc.service.frontend.pt2 import frontend as exported_program
+from relaxc.service.frontend.pt2.reference import to_numpy
+from relaxc.service.signature import Dim
 from tests import quickly
 
 __all__ = ["Case", "arrays_of", "check", "compiled", "export"]

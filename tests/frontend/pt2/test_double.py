@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from service import frontend
-from service.request import ModelFormat
-from service.runtime.inputs import random_inputs
-from service.runtime.measure import measure
+from relaxc.service import frontend
+from relaxc.service.request import ModelFormat
+from relaxc.service.runtime.inputs import random_inputs
+from relaxc.service.runtime.measure import measure
 from tests import zoo
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from service import compiler
-from service.errors import UnsupportedModel
-from service.frontend import Move
-from service.frontend.pt2 import frontend
+from relaxc.service import compiler
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend import Move
+from relaxc.service.frontend.pt2 import frontend
 from tests.frontend.pt2.support import arrays_of, compiled, export
 from tests.passes.graphs import ops
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from service.errors import InputName, InvalidShape, UnsupportedModel
-from service.frontend.pt2 import frontend as exported_program
-from service.signature import DimBounds, TensorSpec
+from relaxc.service.errors import InputName, InvalidShape, UnsupportedModel
+from relaxc.service.frontend.pt2 import frontend as exported_program
+from relaxc.service.signature import DimBounds, TensorSpec
 from tests import zoo
 from tests.frontend.pt2.support import arrays_of, check, export
 from tests.waiting import PATIENCE_S
@@ -92,7 +92,7 @@ def test_transformers_is_not_needed(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['transformers'] = None\n"
         "from pathlib import Path\n"
-        "from service.frontend.pt2 import frontend as exported_program\n"
+        "from relaxc.service.frontend.pt2 import frontend as exported_program\n"
         f"model = exported_program.load(Path({str(path)!r}), shapes={{}})\n"
         "print(*[spec.name for spec in model.signature.outputs])\n"
     )

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from service.errors import InputShape, InvalidShape, ModelMalformed, UnsupportedModel
-from service.frontend import load
-from service.frontend.pt2.guards import conditions
-from service.frontend.pt2.symbols import Symbols
-from service.request import ModelFormat
-from service.runtime.dims import bind, holds
+from relaxc.service.errors import InputShape, InvalidShape, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend import load
+from relaxc.service.frontend.pt2.guards import conditions
+from relaxc.service.frontend.pt2.symbols import Symbols
+from relaxc.service.request import ModelFormat
+from relaxc.service.runtime.dims import bind, holds
 from tests.frontend.pt2.support import export
 
 ROWS: list[dict[int, Any]] = [{0: None}]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service import frontend
-from service.errors import RelaxcError
+from relaxc.service import frontend
+from relaxc.service.errors import RelaxcError
 from tests.malformed_pt2 import MALFORMED
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from service.errors import UnsupportedModel
-from service.frontend.pt2 import frontend as exported_program
-from service.runtime.dims import bind
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend.pt2 import frontend as exported_program
+from relaxc.service.runtime.dims import bind
 from tests.frontend.pt2.support import arrays_of, check, export
 
 Tensors = tuple[torch.Tensor, ...]

@@ -11,11 +11,11 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch import nn
 
-from service.frontend import Move
-from service.frontend.pt2 import frontend
-from service.passes.common.block_weights import BlockWeights
-from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
-from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
+from relaxc.service.frontend import Move
+from relaxc.service.frontend.pt2 import frontend
+from relaxc.service.passes.common.block_weights import BlockWeights
+from relaxc.service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
+from relaxc.service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from tests.frontend.pt2.support import arrays_of, compiled, export
 from tests.passes.graphs import ops
 

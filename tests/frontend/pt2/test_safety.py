@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import ModelTooLarge, ModelUnsafe, UnsupportedModel
-from service.frontend.pt2 import check as pt2_check
-from service.frontend.pt2 import frontend as exported_program
-from service.frontend.pt2.archive import Archive
+from relaxc.service.errors import ModelTooLarge, ModelUnsafe, UnsupportedModel
+from relaxc.service.frontend.pt2 import check as pt2_check
+from relaxc.service.frontend.pt2 import frontend as exported_program
+from relaxc.service.frontend.pt2.archive import Archive
 from tests.malformed_pt2 import archive, edited, payload, write
 
 _MODEL = "models/model.json"
@@ -156,7 +156,7 @@ def test_weight_names_that_could_end_a_string(name: str) -> None:
 
 
 def test_unpacked_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service import config
+    from relaxc.service import config
 
     monkeypatch.setenv("RELAXC_MAX_UNPACKED_BYTES", "1000")
     config.settings.cache_clear()
@@ -168,7 +168,7 @@ def test_unpacked_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_number_of_nodes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service import config
+    from relaxc.service import config
 
     monkeypatch.setenv("RELAXC_MAX_GRAPH_NODES", "2")
     config.settings.cache_clear()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.errors import ModelMalformed
-from service.frontend.pt2.tree import input_names, output_names
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.pt2.tree import input_names, output_names
 
 LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from service.config import Settings
-from service.errors import InvalidOption, StoreUnwritable
-from service.jobs import backend as backend_module
-from service.jobs.backend import Backend
-from service.jobs.blobs.local import LocalBlobs, is_blob_name
-from service.jobs.blobs.mirrored import Blobs, open_blobs
-from service.jobs.database import artifacts, models, records
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobRow, ModelRow, RecordsRow
-from service.jobs.job import State
-from service.jobs.queue.bucket import BucketSweep
-from service.jobs.queue.retention import Place, Removed
-from service.request import ModelFormat
+from relaxc.service.config import Settings
+from relaxc.service.errors import InvalidOption, StoreUnwritable
+from relaxc.service.jobs import backend as backend_module
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.blobs.local import LocalBlobs, is_blob_name
+from relaxc.service.jobs.blobs.mirrored import Blobs, open_blobs
+from relaxc.service.jobs.database import artifacts, models, records
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobRow, ModelRow, RecordsRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.queue.bucket import BucketSweep
+from relaxc.service.jobs.queue.retention import Place, Removed
+from relaxc.service.request import ModelFormat
 from tests.jobs.conftest import BY_SEED, ENTRIES, LIMITS
 from tests.jobs.queue.test_desk import ANN, asks, end_of, log_of, upload
 from tests.jobs.rows import put
@@ -212,7 +212,7 @@ def test_a_bucket_is_swept_where_a_setting_says_so(
     swept()
     assert [each.name for each in blobs.remote.names("")] == before  # by default nothing goes
     changed = Settings(bucket_sweep_s=3600.0, cache_dir=tmp_path).model_copy(update={"orphan_expiry_s": -60.0})
-    monkeypatch.setattr("service.jobs.queue.bucket.settings", lambda: changed)
+    monkeypatch.setattr("relaxc.service.jobs.queue.bucket.settings", lambda: changed)
     swept()
     assert [each.name for each in blobs.remote.names("")] == [name for name in before if OLD not in name]
     counts = swept._removed.counts()
@@ -227,6 +227,6 @@ def test_what_came_to_the_bucket_lately_stays(
     """Its row comes after it."""
     assert blobs.remote is not None
     changed = Settings(bucket_sweep_s=3600.0, cache_dir=tmp_path)
-    monkeypatch.setattr("service.jobs.queue.bucket.settings", lambda: changed)
+    monkeypatch.setattr("relaxc.service.jobs.queue.bucket.settings", lambda: changed)
     swept()
     assert len(blobs.remote.names("")) == len(both())

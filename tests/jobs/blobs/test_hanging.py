@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from service.config import Settings
-from service.errors import StoreUnreachable
-from service.jobs.blobs import s3 as s3_module
-from service.jobs.blobs.s3 import S3Blobs
+from relaxc.service.config import Settings
+from relaxc.service.errors import StoreUnreachable
+from relaxc.service.jobs.blobs import s3 as s3_module
+from relaxc.service.jobs.blobs.s3 import S3Blobs
 from tests.waiting import PATIENCE_S, until
 
 BUCKET = "s3://relaxc-test/prefix"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.jobs.database.engine import Database
-from service.jobs.database.migrate import migrate
-from service.jobs.database.tables import model_contents, model_files, models
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.migrate import migrate
+from relaxc.service.jobs.database.tables import model_contents, model_files, models
 
 __all__ = ["former", "former_tables", "put_model", "sha256"]
 
@@ -31,7 +31,7 @@ def former(own: bytes, data: Mapping[str, bytes]) -> str:
 def former_tables(url: str) -> Iterator[Database]:
     """The database with the tables of 0002."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.jobs.database.engine.migrate", lambda database: migrate(database, "0002"))
+        patch.setattr("relaxc.service.jobs.database.engine.migrate", lambda database: migrate(database, "0002"))
         database = Database(url)
     yield database
     database.close()

@@ -13,15 +13,15 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from service.errors import InvalidOption, ServiceError
-from service.jobs.database import instances
-from service.jobs.database.engine import Database, now
-from service.jobs.database.migrate import migrate
-from service.jobs.database.rows import JobKind
-from service.jobs.database.tables import metadata, shares
-from service.jobs.workers.fleet import Fleet
-from service.jobs.workers.needs import Needs
-from service.lowering.target import resolve
+from relaxc.service.errors import InvalidOption, ServiceError
+from relaxc.service.jobs.database import instances
+from relaxc.service.jobs.database.engine import Database, now
+from relaxc.service.jobs.database.migrate import migrate
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.database.tables import metadata, shares
+from relaxc.service.jobs.workers.fleet import Fleet
+from relaxc.service.jobs.workers.needs import Needs
+from relaxc.service.lowering.target import resolve
 from tests.jobs.rows import claim, find, insert, put_id
 from tests.waiting import PATIENCE_S
 
@@ -46,7 +46,7 @@ def test_migrating_again_changes_nothing(database: Database, database_url: str) 
 def test_jobs_of_the_first_release_have_had_no_claim_yet(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They keep what they have; whoever begins one of them makes its first epoch."""
     with monkeypatch.context() as then:
-        then.setattr("service.jobs.database.engine.migrate", lambda database: migrate(database, "0001"))
+        then.setattr("relaxc.service.jobs.database.engine.migrate", lambda database: migrate(database, "0001"))
         database = Database(database_url)
     id = insert(database, attempts=1)
     migrate(database)
@@ -63,7 +63,7 @@ def test_jobs_and_servers_from_before_there_were_workers_go_on(
 ) -> None:
     """Jobs need nothing of a machine, and a server that does not say what it is takes everything."""
     with monkeypatch.context() as then:
-        then.setattr("service.jobs.database.engine.migrate", lambda database: migrate(database, "0008"))
+        then.setattr("relaxc.service.jobs.database.engine.migrate", lambda database: migrate(database, "0008"))
         database = Database(database_url)
     waiting = put_id(database)
     with database.begin() as connection:
@@ -91,7 +91,7 @@ def test_the_tables_of_a_later_version_are_refused_with_a_remedy(database: Datab
 
 @pytest.mark.slow
 def test_servers_that_start_at_once_migrate_once(database_url: str) -> None:
-    code = f"from service.jobs.database.engine import Database; Database({database_url!r}).close()"
+    code = f"from relaxc.service.jobs.database.engine import Database; Database({database_url!r}).close()"
     starting = [
         subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)
     ]

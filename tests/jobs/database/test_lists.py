@@ -6,10 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.errors import ServiceError
-from service.jobs.database import jobs, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import jobs, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
 from tests.jobs.rows import claim, put
 
 LONG = "x" * 100_000

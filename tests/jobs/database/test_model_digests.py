@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from service.jobs.database import models
-from service.jobs.database.engine import Database
-from service.jobs.database.models import Content
-from service.jobs.database.rows import ModelFile
-from service.jobs.database.tables import model_aliases, model_contents
-from service.request import ModelFormat, model_digest
+from relaxc.service.jobs.database import models
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.models import Content
+from relaxc.service.jobs.database.rows import ModelFile
+from relaxc.service.jobs.database.tables import model_aliases, model_contents
+from relaxc.service.request import ModelFormat, model_digest
 from tests.jobs.database.before_0003 import former, former_tables, put_model, sha256
 from tests.jobs.rows import find, put_id
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from service.jobs.database import artifacts, audit, idempotency, jobs, models, owners, records, shares
-from service.jobs.database.engine import Database
-from service.jobs.database.migrate import migrate
-from service.jobs.database.tables import audit_log
-from service.jobs.objects.keys import Keys
-from service.jobs.objects.owners import Owners
+from relaxc.service.jobs.database import artifacts, audit, idempotency, jobs, models, owners, records, shares
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.migrate import migrate
+from relaxc.service.jobs.database.tables import audit_log
+from relaxc.service.jobs.objects.keys import Keys
+from relaxc.service.jobs.objects.owners import Owners
 from tests.jobs.rows import claim, put, put_id
 
 SECRET, ID = "rk_" + "a" * 43, "k_aaaaaaaaaaaa"
@@ -37,7 +37,7 @@ def key(database: Database, id: str, secret: str, weight: float = 1.0) -> None:
 def migrated(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
     """A database that 0004 made, with a key that has one of everything, and its twin of the same name with nothing."""
     with monkeypatch.context() as then:
-        then.setattr("service.jobs.database.engine.migrate", lambda database: migrate(database, "0004"))
+        then.setattr("relaxc.service.jobs.database.engine.migrate", lambda database: migrate(database, "0004"))
         database = Database(database_url)
     now = time.time()
     key(database, ID, SECRET, weight=3.0)

@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from service.jobs.database.engine import Database
-from service.jobs.database.signals import Signals
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.signals import Signals
 from tests.jobs.rows import put
 from tests.waiting import until
 

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.errors import Cancelled, StorageQuotaExceeded
-from service.jobs.database import (
+from relaxc.service.errors import Cancelled, StorageQuotaExceeded
+from relaxc.service.jobs.database import (
     artifacts,
     audit,
     deliveries,
@@ -35,12 +35,12 @@ from service.jobs.database import (
     uploads,
     uses,
 )
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import AuditFilter, AuditRow, JobKind, ModelFile, ModelRow, RecordsRow
-from service.jobs.job import State
-from service.request import ModelFormat
-from service.tuning.told import Told
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import AuditFilter, AuditRow, JobKind, ModelFile, ModelRow, RecordsRow
+from relaxc.service.jobs.job import State
+from relaxc.service.request import ModelFormat
+from relaxc.service.tuning.told import Told
 from tests.jobs.rows import claim, find, put
 
 GROWING = (

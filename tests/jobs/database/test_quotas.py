@@ -8,15 +8,24 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from service.errors import QuotaExceeded, StorageQuotaExceeded
-from service.jobs.database import artifacts, instances, quotas, records, tables, transitions, tuning_times, uploads
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.quotas import Quotas, Use
-from service.jobs.database.rows import JobKind, JobRow, RecordsRow
-from service.jobs.database.tables import jobs
-from service.jobs.job import State
-from service.jobs.objects.owners import Owners
+from relaxc.service.errors import QuotaExceeded, StorageQuotaExceeded
+from relaxc.service.jobs.database import (
+    artifacts,
+    instances,
+    quotas,
+    records,
+    tables,
+    transitions,
+    tuning_times,
+    uploads,
+)
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.quotas import Quotas, Use
+from relaxc.service.jobs.database.rows import JobKind, JobRow, RecordsRow
+from relaxc.service.jobs.database.tables import jobs
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.objects.owners import Owners
 from tests.jobs.at_once import at_once
 from tests.jobs.database.before_0003 import put_model
 from tests.jobs.rows import claim, find, put
@@ -194,7 +203,7 @@ def test_what_was_tuned_over_thirty_days_ago_counts_no_more(
         admit_tuning(database, 4 * HOUR_S)  # never
     assert "retry_after_s" not in refused.value.fields
     now = time.time() + 25 * 86400
-    monkeypatch.setattr("service.jobs.database.tuning_times.time.time", lambda: now)
+    monkeypatch.setattr("relaxc.service.jobs.database.tuning_times.time.time", lambda: now)
     assert used(database).tuning_hours == 1
     with database.begin() as connection:
         assert tuning_times.remove_old(connection, now - tuning_times.WINDOW_S, 9) == 1

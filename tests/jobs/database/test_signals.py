@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 import pytest
 import sqlalchemy as sa
 
-from service.jobs.database.engine import Database
-from service.jobs.database.signals import EVENTS, QUEUE, Signals
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.signals import EVENTS, QUEUE, Signals
 from tests.waiting import PATIENCE_S, until
 
 Word = tuple[str, tuple[str, ...]]

@@ -8,13 +8,13 @@ from collections import Counter
 import pytest
 import sqlalchemy as sa
 
-from service.errors import Cancelled, CompileFailed
-from service.jobs.database import claims, events, instances, jobs, quotas, records, transitions, uses
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import JobKind, RecordsRow
-from service.jobs.database.tables import record_sets
-from service.jobs.job import State
+from relaxc.service.errors import Cancelled, CompileFailed
+from relaxc.service.jobs.database import claims, events, instances, jobs, quotas, records, transitions, uses
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import JobKind, RecordsRow
+from relaxc.service.jobs.database.tables import record_sets
+from relaxc.service.jobs.job import State
 from tests.jobs.at_once import at_once
 from tests.jobs.rows import claim, find, put, put_row
 from tests.waiting import PATIENCE_S, until
@@ -138,7 +138,7 @@ def test_long_jobs_count_for_more(database: Database) -> None:
     job = claim(database)
     assert job is not None
     with database.begin() as connection:
-        from service.jobs.database import shares
+        from relaxc.service.jobs.database import shares
 
         shares.charge(connection, job.owner, 1.0, 5.0)
     owners = [job.owner for job in (claim(database) for _ in range(4)) if job is not None]

@@ -14,12 +14,12 @@ import numpy as np
 import psutil
 import pytest
 
-import service
-from service.config import settings
-from service.errors import InvalidOption, ModelNotFound, UnknownFormat
-from service.jobs.local import calls as local
-from service.process.task import Flavour
-from service.request import CompileOptions, ModelFormat
+import relaxc
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, ModelNotFound, UnknownFormat
+from relaxc.service.jobs.local import calls as local
+from relaxc.service.process.task import Flavour
+from relaxc.service.request import CompileOptions, ModelFormat
 from tests.api.conftest import ROOT, make_onnx
 from tests.waiting import PATIENCE_S, gone
 
@@ -48,20 +48,20 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_model_becomes_a_verified_artifact_and_then_a_hit(model: Path, tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
-    made = service.compile(model, output=tmp_path / "net.so", on_event=events.append)
+    made = relaxc.compile(model, output=tmp_path / "net.so", on_event=events.append)
     assert not made.cached
     assert made.manifest.verified
     assert made.path == tmp_path / "net.so"
     assert made.build_record["stages"].keys() >= {"import", "optimize", "schedule", "build", "verify", "pack"}
     stages = [event["stage"] for event in events if event["event"] == "stage" and event["state"] == "done"]
     assert stages == ["import", "optimize", "schedule", "build", "verify", "pack"]
-    again = service.compile(model.read_bytes())
+    again = relaxc.compile(model.read_bytes())
     assert again.cached
     assert (again.digest, again.build_record) == (made.digest, made.build_record)
     assert again.path.read_bytes() == (tmp_path / "net.so").read_bytes()
     x = np.random.default_rng(0).standard_normal((2, 8), np.float32)
     weight = np.random.default_rng(0).standard_normal((8, 8), np.float32)
-    y = service.load(made.path)({"x": x})["y"]
+    y = relaxc.load(made.path)({"x": x})["y"]
     np.testing.assert_allclose(y, np.maximum(x @ weight, 0), rtol=1e-5, atol=1e-5)
 
 
@@ -77,7 +77,7 @@ def test_other_weights_take_the_kernels_that_are_there(tmp_path: Path, own_cache
     first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
     first.write_bytes(make_onnx(24, seed=1))
     second.write_bytes(make_onnx(24, seed=2))
-    made = [service.compile(model) for model in (first, second)]
+    made = [relaxc.compile(model) for model in (first, second)]
     steps = [artifact.build_record["timings"] for artifact in made]
     assert "kernels.made" in steps[0]
     assert "kernels.found" in steps[1]
@@ -132,11 +132,11 @@ def test_a_worker_starts_while_the_request_is_looked_up(model: Path, monkeypatch
 
 def test_what_cannot_be_compiled(tmp_path: Path, model: Path) -> None:
     with pytest.raises(ModelNotFound):
-        service.compile(tmp_path / "none.onnx")
+        relaxc.compile(tmp_path / "none.onnx")
     with pytest.raises(UnknownFormat):
-        service.compile(b"hello")
+        relaxc.compile(b"hello")
     with pytest.raises(InvalidOption, match="cannot write"):
-        service.compile(model, output=tmp_path / "none" / "net.so")
+        relaxc.compile(model, output=tmp_path / "none" / "net.so")
 
 
 def test_an_exception_of_the_listener_comes_through_and_ends_the_compile(model: Path) -> None:
@@ -144,9 +144,9 @@ def test_an_exception_of_the_listener_comes_through_and_ends_the_compile(model: 
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        service.compile(model, options=CompileOptions(seed=7), on_event=listen)
+        relaxc.compile(model, options=CompileOptions(seed=7), on_event=listen)
     assert local.local_backend().queue.counts() == (0, 0)
-    assert service.compile(model, options=CompileOptions(seed=7)).manifest.verified
+    assert relaxc.compile(model, options=CompileOptions(seed=7)).manifest.verified
 
 
 _WAITS = """
@@ -155,7 +155,7 @@ def listen(event):
     print("started", flush=True)
     time.sleep(600)
 if __name__ == "__main__":
-    service.compile(sys.argv[1], on_event=listen)
+    relaxc.compile(sys.argv[1], on_event=listen)
 """
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import onnx
 import pytest
 
-from service.artifact.entry import Entry
-from service.artifact.key import key_for
-from service.artifact.store import Store
-from service.compiler import prepare
-from service.config import settings
-from service.errors import (
+from relaxc.service.artifact.entry import Entry
+from relaxc.service.artifact.key import key_for
+from relaxc.service.artifact.store import Store
+from relaxc.service.compiler import prepare
+from relaxc.service.config import settings
+from relaxc.service.errors import (
     Busy,
     Cancelled,
     CompileFailed,
@@ -26,13 +26,13 @@ from service.errors import (
     ServiceError,
     UnsupportedModel,
 )
-from service.jobs.job import Origin, State
-from service.jobs.local.queue import CompileQueue
-from service.lowering.target import resolve
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.workspace import Workspace
-from service.request import Calibration, CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
+from relaxc.service.jobs.job import Origin, State
+from relaxc.service.jobs.local.queue import CompileQueue
+from relaxc.service.lowering.target import resolve
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import Calibration, CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
 from tests.api.conftest import make_onnx
 from tests.jobs.entries import seed_of
 from tests.waiting import PATIENCE_S, until

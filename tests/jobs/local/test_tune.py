@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.compiler import prepare
-from service.config import settings
-from service.errors import CompileFailed
-from service.jobs.local import calls as local
-from service.jobs.local import tune as local_tune
-from service.request import CompileRequest
-from service.tuning.options import TuneOptions
+from relaxc.service.compiler import prepare
+from relaxc.service.config import settings
+from relaxc.service.errors import CompileFailed
+from relaxc.service.jobs.local import calls as local
+from relaxc.service.jobs.local import tune as local_tune
+from relaxc.service.request import CompileRequest
+from relaxc.service.tuning.options import TuneOptions
 from tests.api.conftest import make_onnx
 from tests.jobs.durable_entries import STRAYS
 

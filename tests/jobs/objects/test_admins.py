@@ -6,11 +6,11 @@ from contextlib import closing
 
 import pytest
 
-from service.errors import AdminNeeded
-from service.jobs.database.engine import Database
-from service.jobs.objects.key_secrets import NewKey
-from service.jobs.objects.keys import Keys
-from service.jobs.objects.owners import Owners
+from relaxc.service.errors import AdminNeeded
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.key_secrets import NewKey
+from relaxc.service.jobs.objects.keys import Keys
+from relaxc.service.jobs.objects.owners import Owners
 from tests.jobs.at_once import at_once
 
 

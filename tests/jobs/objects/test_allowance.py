@@ -9,14 +9,14 @@ from functools import partial
 
 import pytest
 
-from service.errors import ArtifactNotFound, QuotaExceeded, RecordsNotFound, StorageQuotaExceeded, UploadConflict
-from service.jobs.backend import Backend
-from service.jobs.database import instances
-from service.jobs.database.rows import JobKind, JobRequest, Owner
-from service.jobs.job import Origin
-from service.jobs.objects.intake import Sent
-from service.jobs.objects.part import Part
-from service.request import CompileOptions
+from relaxc.service.errors import ArtifactNotFound, QuotaExceeded, RecordsNotFound, StorageQuotaExceeded, UploadConflict
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import instances
+from relaxc.service.jobs.database.rows import JobKind, JobRequest, Owner
+from relaxc.service.jobs.job import Origin
+from relaxc.service.jobs.objects.intake import Sent
+from relaxc.service.jobs.objects.part import Part
+from relaxc.service.request import CompileOptions
 from tests.api.conftest import make_onnx
 from tests.jobs.at_once import at_once
 from tests.jobs.queue.test_desk import asks, end_of, upload

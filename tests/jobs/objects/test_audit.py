@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from service.errors import InvalidOption
-from service.jobs.database import audit
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import AuditFilter, AuditRow
-from service.jobs.objects.audit import Audit
+from relaxc.service.errors import InvalidOption
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import AuditFilter, AuditRow
+from relaxc.service.jobs.objects.audit import Audit
 
 NUMBER = 1234
 ACTIONS = ("POST /v1/jobs", "DELETE /v1/models/{digest}")

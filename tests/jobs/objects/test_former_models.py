@@ -9,15 +9,15 @@ from pathlib import Path
 import onnx
 import pytest
 
-from service.artifact.key import key_for
-from service.errors import ModelNotFound
-from service.jobs.backend import Backend
-from service.jobs.database import artifacts
-from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
-from service.jobs.job import Origin
-from service.jobs.objects.intake import Sent
-from service.lowering.target import resolve
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, model_digest
+from relaxc.service.artifact.key import key_for
+from relaxc.service.errors import ModelNotFound
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import artifacts
+from relaxc.service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
+from relaxc.service.jobs.job import Origin
+from relaxc.service.jobs.objects.intake import Sent
+from relaxc.service.lowering.target import resolve
+from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, model_digest
 from tests.api.conftest import make_onnx
 from tests.jobs.database.before_0003 import former, former_tables, put_model, sha256
 from tests.jobs.light_worker import BY_SEED
@@ -122,7 +122,7 @@ def test_a_file_whose_sha256_is_an_alias_takes_nothing_from_whose_it_is(
     assert sha256(twin) == BEFORE
     (tmp_path / "net.onnx").write_bytes(twin)
     with monkeypatch.context() as patch:
-        patch.setattr("service.jobs.objects.models.check", lambda *_: None)
+        patch.setattr("relaxc.service.jobs.objects.models.check", lambda *_: None)
         row, _ = backend.models.add(EVE, Sent(tmp_path / "net.onnx", {"net.onnx": BEFORE}), name="evil")
     assert row.digest == BEFORE
     stored(backend, BEFORE, EVE, b"evil")
@@ -140,7 +140,7 @@ def test_the_same_model_sent_again_is_the_one_of_then(
     (tmp_path / "net.onnx").write_bytes(OWN)
     (tmp_path / "w.bin").write_bytes(DATA["w.bin"])
     coming = Sent(tmp_path / "net.onnx", {"net.onnx": sha256(OWN), "w.bin": sha256(DATA["w.bin"])})
-    monkeypatch.setattr("service.jobs.objects.models.check", lambda *_: None)
+    monkeypatch.setattr("relaxc.service.jobs.objects.models.check", lambda *_: None)
     row, created = backend.models.add(ANN, coming, name="again")
     assert (row.digest, row.size_bytes, created) == (NOW, len(OWN) + len(DATA["w.bin"]), False)
     row, created = backend.models.add(EVE, coming, name="too")

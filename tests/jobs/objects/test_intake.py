@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from service.artifact.entry import sha256_of
-from service.errors import RelaxcError
-from service.jobs.backend import Backend
-from service.jobs.database.rows import LOCAL_OWNER
-from service.jobs.objects import intake
-from service.jobs.objects.intake import Sent, memory_to_check
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.errors import RelaxcError
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.rows import LOCAL_OWNER
+from relaxc.service.jobs.objects import intake
+from relaxc.service.jobs.objects.intake import Sent, memory_to_check
 from tests.api.conftest import make_onnx
 from tests.jobs.conftest import OpenBackend
 from tests.waiting import PATIENCE_S, until

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from service.errors import InvalidOption, KeyNotFound, OwnerNotFound
-from service.jobs.database import audit
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import SCOPES, AuditRow
-from service.jobs.objects import keys as keys_module
-from service.jobs.objects.keys import Keys
-from service.jobs.objects.owners import Owners
+from relaxc.service.errors import InvalidOption, KeyNotFound, OwnerNotFound
+from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import SCOPES, AuditRow
+from relaxc.service.jobs.objects import keys as keys_module
+from relaxc.service.jobs.objects.keys import Keys
+from relaxc.service.jobs.objects.owners import Owners
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_unknown_secrets_ask_the_database_together(
 def test_an_expired_key_is_refused_also_when_it_was_seen_just_now(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     made = keys.create("ci", ["read"], expires_s=60)
     assert keys.find(made.secret)
-    monkeypatch.setattr("service.jobs.objects.keys.time.time", lambda: made.row.created + 61)
+    monkeypatch.setattr("relaxc.service.jobs.objects.keys.time.time", lambda: made.row.created + 61)
     assert keys.seen(made.secret) is None
     assert keys.find(made.secret) is None
     assert not keys.any_usable()
@@ -155,7 +155,7 @@ def test_with_a_grace_both_keys_work_until_it_is_over(keys: Keys, monkeypatch: p
     for secret, after_s, served in ((old.secret, 3500, True), (old.secret, 3700, False), (brief.secret, 11, False)):
         now = time.time() + after_s
         with monkeypatch.context() as later:
-            later.setattr("service.jobs.objects.keys.time.time", lambda now=now: now)
+            later.setattr("relaxc.service.jobs.objects.keys.time.time", lambda now=now: now)
             assert bool(keys.find(secret)) is served
     with pytest.raises(InvalidOption):
         keys.rotate(new.row.id, grace_s=-1)

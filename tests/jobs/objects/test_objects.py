@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.errors import (
+from relaxc.service.errors import (
     ArtifactNotFound,
     DigestMismatch,
     InvalidOption,
@@ -23,11 +23,11 @@ from service.errors import (
     RelaxcError,
     UploadConflict,
 )
-from service.jobs.backend import Backend
-from service.jobs.database import artifacts, tables
-from service.jobs.database.rows import Owner
-from service.jobs.objects.intake import Sent
-from service.request import ModelFormat
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import artifacts, tables
+from relaxc.service.jobs.database.rows import Owner
+from relaxc.service.jobs.objects.intake import Sent
+from relaxc.service.request import ModelFormat
 from tests.api.conftest import make_onnx
 
 ANN, BOB = (Owner(f"k_{name}", frozenset({"read", "compile"})) for name in ("ann", "bob"))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import InvalidOption, OwnerNotFound
-from service.jobs.database.engine import Database
-from service.jobs.objects.owners import Owners
+from relaxc.service.errors import InvalidOption, OwnerNotFound
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.objects.owners import Owners
 
 
 @pytest.fixture

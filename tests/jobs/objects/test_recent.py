@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from service.jobs.objects.recent import Recent
+from relaxc.service.jobs.objects.recent import Recent
 
 
 def test_the_least_recently_used_goes_first() -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 import onnx
 import pytest
 
-from service.artifact.entry import sha256_of
-from service.artifact.manifest import Manifest
-from service.errors import ModelNotFound, StoreUnwritable, UnknownFormat
-from service.frontend.model_file import digest as local_digest
-from service.jobs.backend import Backend
-from service.jobs.database.rows import JobKind, JobRequest, JobRow, ModelRow, Owner
-from service.jobs.objects.intake import Sent
-from service.request import CompileOptions, ModelFormat, canonical_json, model_digest
+from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.errors import ModelNotFound, StoreUnwritable, UnknownFormat
+from relaxc.service.frontend.model_file import digest as local_digest
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database.rows import JobKind, JobRequest, JobRow, ModelRow, Owner
+from relaxc.service.jobs.objects.intake import Sent
+from relaxc.service.request import CompileOptions, ModelFormat, canonical_json, model_digest
 from tests.api.conftest import make_onnx
 from tests.jobs.liars import BY_SEED, CLAIM, claiming, seed_of
 
@@ -41,7 +41,7 @@ def lied(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mod
 
     def send(content: bytes, folder: Path, data: dict[str, bytes] | None = None) -> ModelRow:
         with monkeypatch.context() as patch:
-            patch.setattr("service.jobs.objects.intake.CHECK_ENTRY", CLAIM)
+            patch.setattr("relaxc.service.jobs.objects.intake.CHECK_ENTRY", CLAIM)
             return backend.models.add(EVE, sent(folder, content, data), name="evil")[0]
 
     return send
@@ -135,7 +135,7 @@ def test_a_file_that_changes_while_a_child_looks_at_it_is_not_kept(
     """As it could where a job has neither Landlock nor a user of its own."""
     coming = sent(tmp_path / "eve", MODEL)
     with monkeypatch.context() as patch:
-        patch.setattr("service.jobs.objects.models.check", lambda *_: coming.path.write_bytes(b"evil"))
+        patch.setattr("relaxc.service.jobs.objects.models.check", lambda *_: coming.path.write_bytes(b"evil"))
         with pytest.raises(StoreUnwritable):
             backend.models.add(EVE, coming, name="evil")
     with pytest.raises(ModelNotFound):

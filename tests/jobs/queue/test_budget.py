@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from service.errors import Busy
-from service.jobs.queue.budget import Budget
+from relaxc.service.errors import Busy
+from relaxc.service.jobs.queue.budget import Budget
 from tests.waiting import PATIENCE_S, until
 
 MIB = 1 << 20

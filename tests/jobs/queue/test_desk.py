@@ -13,9 +13,9 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from service.artifact.manifest import Manifest
-from service.config import settings
-from service.errors import (
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.config import settings
+from relaxc.service.errors import (
     ArtifactNotFound,
     Busy,
     IdempotencyConflict,
@@ -27,13 +27,13 @@ from service.errors import (
     RelaxcError,
     ServiceError,
 )
-from service.jobs.backend import Backend
-from service.jobs.database import events, expired
-from service.jobs.database.rows import EventRow, JobKind, JobRequest, JobRow, Owner
-from service.jobs.database.tables import deliveries
-from service.jobs.job import Origin, State
-from service.process.sandbox import landlock
-from service.request import CompileOptions
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import events, expired
+from relaxc.service.jobs.database.rows import EventRow, JobKind, JobRequest, JobRow, Owner
+from relaxc.service.jobs.database.tables import deliveries
+from relaxc.service.jobs.job import Origin, State
+from relaxc.service.process.sandbox import landlock
+from relaxc.service.request import CompileOptions
 from tests.jobs.conftest import ENTRIES
 from tests.jobs.entries import seed_of
 from tests.namespaces import outside
@@ -453,8 +453,8 @@ def test_two_servers_share_the_work_and_the_story(open_backend: OpenBackend, tmp
 def test_old_jobs_and_models_that_nobody_has_are_swept(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from service.config import Settings
-    from service.jobs.queue import sweep as module
+    from relaxc.service.config import Settings
+    from relaxc.service.jobs.queue import sweep as module
 
     model = upload(backend, ANN)
     job = end_of(backend, ANN, backend.jobs.submit(ANN, asks(backend, model=model)).job.id)

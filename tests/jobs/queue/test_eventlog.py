@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from service.errors import ServiceError
-from service.jobs.database import events, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import EventRow
-from service.jobs.database.tables import jobs
-from service.jobs.queue import scheduler
-from service.jobs.queue.eventlog import EventLog
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import events, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import EventRow
+from relaxc.service.jobs.database.tables import jobs
+from relaxc.service.jobs.queue import scheduler
+from relaxc.service.jobs.queue.eventlog import EventLog
 from tests.jobs.conftest import OpenBackend
 from tests.jobs.queue.test_desk import ANN, asks, end_of
 from tests.jobs.rows import claim, find, put

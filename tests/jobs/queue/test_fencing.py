@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import Connection
 
-from service.errors import CompileFailed
-from service.jobs.database import artifacts, events, instances, records, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRow, RecordsRow
-from service.jobs.job import State
-from service.jobs.queue.eventlog import EventLog
-from service.jobs.queue.files import blob_of
-from service.jobs.queue.running import Running
+from relaxc.service.errors import CompileFailed
+from relaxc.service.jobs.database import artifacts, events, instances, records, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRow, RecordsRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.queue.eventlog import EventLog
+from relaxc.service.jobs.queue.files import blob_of
+from relaxc.service.jobs.queue.running import Running
 from tests.jobs.rows import claim, find, put
 from tests.jobs.stepped import Held, OpenStepped, begun, give_way
 

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from service.errors import ServiceError
-from service.jobs.database import engine, events, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import EventRow
-from service.jobs.queue.hub import Hub, Subscription
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.database import engine, events, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import EventRow
+from relaxc.service.jobs.queue.hub import Hub, Subscription
 from tests.jobs.rows import claim, put
 from tests.waiting import PATIENCE_S
 

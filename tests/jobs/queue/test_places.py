@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from service.errors import Busy
-from service.jobs.queue.places import admit
+from relaxc.service.errors import Busy
+from relaxc.service.jobs.queue.places import admit
 
 
 def take_all(queue: Counter[str], owner: str, places: int) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from service.config import Settings
-from service.jobs.backend import Backend
-from service.jobs.blobs.local import KINDS
-from service.jobs.database.orphans import LOCAL
-from service.jobs.database.tables import metadata
-from service.jobs.queue.retention import RULES, Place, Removed, Rule
+from relaxc.service.config import Settings
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.blobs.local import KINDS
+from relaxc.service.jobs.database.orphans import LOCAL
+from relaxc.service.jobs.database.tables import metadata
+from relaxc.service.jobs.queue.retention import RULES, Place, Removed, Rule
 from tests.jobs.conftest import OpenBackend
 from tests.jobs.queue.test_desk import ANN, asks, end_of
 

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 
-from service.errors import Cancelled, ServiceError
-from service.jobs.blobs.local import LocalBlobs
-from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import events, instances, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.database.tables import owners
-from service.jobs.job import State
-from service.jobs.queue import scheduler
-from service.jobs.queue.budget import Budget, estimate
-from service.jobs.queue.executor import Executor
-from service.jobs.queue.running import Running
-from service.jobs.queue.scheduler import Scheduler
+from relaxc.service.errors import Cancelled, ServiceError
+from relaxc.service.jobs.blobs.local import LocalBlobs
+from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import events, instances, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.database.tables import owners
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.queue import scheduler
+from relaxc.service.jobs.queue.budget import Budget, estimate
+from relaxc.service.jobs.queue.executor import Executor
+from relaxc.service.jobs.queue.running import Running
+from relaxc.service.jobs.queue.scheduler import Scheduler
 from tests.jobs.rows import find, put
 from tests.waiting import PATIENCE_S, until
 

@@ -15,19 +15,27 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.config import Settings
-from service.errors import ArtifactNotFound, Cancelled, ModelNotFound, RecordsNotFound, RelaxcError
-from service.jobs.backend import Backend
-from service.jobs.database import artifacts, audit, idempotency, orphans, shares, transitions, trials
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import AuditRow, JobKind, JobRequest, JobRow, Owner, iso_time
-from service.jobs.database.tables import artifacts as artifacts_table
-from service.jobs.database.tables import audit_log, job_events, jobs, metadata, model_aliases, models, record_sets
-from service.jobs.job import State
-from service.jobs.queue import sweep as module
-from service.jobs.queue.retention import RULES, Place
-from service.tuning.told import Told
+from relaxc.service.config import Settings
+from relaxc.service.errors import ArtifactNotFound, Cancelled, ModelNotFound, RecordsNotFound, RelaxcError
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import artifacts, audit, idempotency, orphans, shares, transitions, trials
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import AuditRow, JobKind, JobRequest, JobRow, Owner, iso_time
+from relaxc.service.jobs.database.tables import artifacts as artifacts_table
+from relaxc.service.jobs.database.tables import (
+    audit_log,
+    job_events,
+    jobs,
+    metadata,
+    model_aliases,
+    models,
+    record_sets,
+)
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.queue import sweep as module
+from relaxc.service.jobs.queue.retention import RULES, Place
+from relaxc.service.tuning.told import Told
 from tests.jobs.queue.test_desk import ANN, upload
 from tests.jobs.rows import claim, find, put
 from tests.jobs.stepped import OpenStepped
@@ -46,7 +54,7 @@ def expire(monkeypatch: pytest.MonkeyPatch) -> SetSettings:
     def change(**values: Any) -> None:
         changed = Settings(**values)
         for name in ("queue.sweep", "queue.orphans", "database.rows", "database.idempotency"):
-            monkeypatch.setattr(f"service.jobs.{name}.settings", lambda: changed)
+            monkeypatch.setattr(f"relaxc.service.jobs.{name}.settings", lambda: changed)
 
     return change
 

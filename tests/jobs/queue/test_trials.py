@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from service.config import Settings
-from service.errors import ServiceError
-from service.jobs.backend import Backend
-from service.jobs.database import quotas, records, transitions, trials
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, RecordsRow
-from service.jobs.job import State
-from service.jobs.objects.owners import Owners
-from service.jobs.queue import trials as module
-from service.jobs.queue.trials import TrialLog
-from service.process.limits import tuning_time_s
-from service.records import files
-from service.request import CompileOptions
-from service.tuning.told import TRIAL
+from relaxc.service.config import Settings
+from relaxc.service.errors import ServiceError
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import quotas, records, transitions, trials
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, RecordsRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.objects.owners import Owners
+from relaxc.service.jobs.queue import trials as module
+from relaxc.service.jobs.queue.trials import TrialLog
+from relaxc.service.process.limits import tuning_time_s
+from relaxc.service.records import files
+from relaxc.service.request import CompileOptions
+from relaxc.service.tuning.told import TRIAL
 from tests.jobs.conftest import OpenBackend
 from tests.jobs.durable_entries import SEARCHED, SEARCHES, trial_of
 from tests.jobs.queue.test_desk import upload
@@ -322,6 +322,8 @@ def test_a_job_tells_of_no_more_trials_than_there_is_room_for(
 
 def test_the_time_of_a_tuning_leaves_it_enough_to_end_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit_s, left_s in ((24 * 3600.0, 23.5 * 3600), (1000.0, 500.0)):
-        monkeypatch.setattr("service.process.limits.settings", lambda limit_s=limit_s: Settings(tune_timeout_s=limit_s))
+        monkeypatch.setattr(
+            "relaxc.service.process.limits.settings", lambda limit_s=limit_s: Settings(tune_timeout_s=limit_s)
+        )
         assert tuning_time_s(None) == left_s
         assert tuning_time_s(77.0) == 77.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.jobs.workers.machine import Machine
+from relaxc.service.jobs.workers.machine import Machine
 from tests.jobs.workers.kinds import ZEN
 from tests.ray_nodes import MACHINE, RayNodes, running_ray
 
@@ -22,7 +22,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
 
 @pytest.fixture
 def cluster(nodes: RayNodes) -> Iterator[object]:
-    from service.jobs.ray.cluster import Cluster
+    from relaxc.service.jobs.ray.cluster import Cluster
 
     opened = Cluster(nodes.address, MACHINE)
     yield opened

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from service.process.task import Emit
+from relaxc.service.process.task import Emit
 
 __all__ = ["RULED", "ruled"]
 
@@ -17,10 +17,10 @@ RULED = "tests.jobs.ray.entries:ruled"
 
 def ruled(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Tunes, and leaves in the result how many candidates were built elsewhere at a time."""
-    from service.jobs.entries import tune_model
-    from service.tuning.measure import measurer
-    from service.tuning.measure.outcome import Outcome
-    from service.tuning.task import Task
+    from relaxc.service.jobs.entries import tune_model
+    from relaxc.service.tuning.measure import measurer
+    from relaxc.service.tuning.measure.outcome import Outcome
+    from relaxc.service.tuning.task import Task
 
     class Ruled(measurer.Measurer):
         """Its seconds are of the library, whatever it took; all else is measured."""
@@ -45,7 +45,7 @@ def ruled(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
             seconds = 1e-3 * (1 + number / 2**32)
             return replace(outcome, seconds=seconds, spread=0.0, runs=5, loud=False, error=0.0)
 
-    from service.tuning import session
+    from relaxc.service.tuning import session
 
     emit({"event": "metric", "far": payload.get("far_builders", 0)})
     session.Measurer = Ruled  # type: ignore[misc]  # as it makes one

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from service.process.task import Emit
+from relaxc.service.process.task import Emit
 
 
 def copy(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from tests.drills.world import ROOT
 
-_IMPORTS = "import sys, service.cli.main, service.api.server, service.jobs.working, service.jobs.ray.resources; " + (
-    "sys.exit('ray' in sys.modules)"
+_IMPORTS = (
+    "import sys, relaxc.service.cli.main, relaxc.service.api.server, relaxc.service.jobs.working; "
+    "import relaxc.service.jobs.ray.resources; sys.exit('ray' in sys.modules)"
 )
-_WITHOUT = "import sys; sys.modules['ray'] = None; from service.__main__ import command; command()"
+_WITHOUT = "import sys; sys.modules['ray'] = None; from relaxc.__main__ import command; command()"
 
 
 def test_commands_and_servers_do_not_import_it() -> None:
@@ -38,7 +39,7 @@ def test_a_worker_without_it_says_what_to_install(tmp_path: object) -> None:
 @pytest.mark.parametrize("runner", ["ray", "ray://", "ray://host", "ray://user@host:1", "process", "ray://a b:1"])
 def test_a_runner_that_is_none_is_refused(runner: str) -> None:
     environment = {**os.environ, "RELAXC_RUNNER": runner}
-    code = "from service.config import settings; settings()"
+    code = "from relaxc.service.config import settings; settings()"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -46,7 +47,7 @@ def test_a_runner_that_is_none_is_refused(runner: str) -> None:
 
 
 def test_a_node_is_told_what_it_offers() -> None:
-    done = _done(["-m", "service", "worker", "--resources"], dict(os.environ))
+    done = _done(["-m", "relaxc", "worker", "--resources"], dict(os.environ))
     offered = json.loads(done.stdout)
     assert sum(name.startswith("relaxc_") for name in offered) == 1
     assert offered["candidates"] >= 1

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from service.artifact.key import key_for
-from service.artifact.store import Store
-from service.compiler import places_read, prepare
-from service.config import settings
-from service.jobs.once import COMPILE_ENTRY, Ask, CompileOnce
-from service.jobs.ray.cluster import Cluster
-from service.jobs.ray.resources import kind_of
-from service.jobs.ray.runner import RayRunner
-from service.jobs.workers.machine import Machine
-from service.process.limits import Limits
-from service.process.pool import Cancellation, Pool
-from service.process.runner import Runner
-from service.process.sandbox.confinement import Confinement, folders_of
-from service.process.workspace import Workspace
-from service.request import CompileRequest
+from relaxc.service.artifact.key import key_for
+from relaxc.service.artifact.store import Store
+from relaxc.service.compiler import places_read, prepare
+from relaxc.service.config import settings
+from relaxc.service.jobs.once import COMPILE_ENTRY, Ask, CompileOnce
+from relaxc.service.jobs.ray.cluster import Cluster
+from relaxc.service.jobs.ray.resources import kind_of
+from relaxc.service.jobs.ray.runner import RayRunner
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Cancellation, Pool
+from relaxc.service.process.runner import Runner
+from relaxc.service.process.sandbox.confinement import Confinement, folders_of
+from relaxc.service.process.workspace import Workspace
+from relaxc.service.request import CompileRequest
 from tests.zoo import export
 
 LIMITS = Limits(timeout_s=600.0, memory_bytes=8 << 30, file_bytes=1 << 30)

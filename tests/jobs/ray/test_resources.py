@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.jobs.ray.resources import KIND, Kind, builds, kind_of, resources_of
-from service.lowering.target import resolve
+from relaxc.service.jobs.ray.resources import KIND, Kind, builds, kind_of, resources_of
+from relaxc.service.lowering.target import resolve
 from tests.jobs.workers.kinds import ARM, HASWELL, HOPPER, ZEN
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from service.errors import Cancelled, CompilerCrashed, ServerUnreachable, UnsupportedModel
-from service.jobs.ray.cluster import Cluster
-from service.jobs.ray.resources import kind_of
-from service.jobs.ray.runner import RayRunner
-from service.process.pool import Cancellation
-from service.process.runner import RunnerLost
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Task
+from relaxc.service.errors import Cancelled, CompilerCrashed, ServerUnreachable, UnsupportedModel
+from relaxc.service.jobs.ray.cluster import Cluster
+from relaxc.service.jobs.ray.resources import kind_of
+from relaxc.service.jobs.ray.runner import RayRunner
+from relaxc.service.process.pool import Cancellation
+from relaxc.service.process.runner import RunnerLost
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Task
 from tests.jobs.workers.kinds import ZEN
 from tests.ray_nodes import RayNodes
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.ray.shipment import is_plain_name, moved, of_task
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Flavour, Task
+from relaxc.service.jobs.ray.shipment import is_plain_name, moved, of_task
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Flavour, Task
 
 
 def test_a_task_that_has_arrived_names_the_files_there(tmp_path: Path) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from service.compiler import prepare
-from service.config import settings
-from service.jobs.ray.cluster import Cluster
-from service.jobs.ray.resources import kind_of
-from service.jobs.ray.runner import RayRunner
-from service.jobs.workers.machine import Machine
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.runner import Runner
-from service.process.sandbox.confinement import Confinement, folders_of
-from service.process.task import Flavour, Task
-from service.request import CompileRequest
+from relaxc.service.compiler import prepare
+from relaxc.service.config import settings
+from relaxc.service.jobs.ray.cluster import Cluster
+from relaxc.service.jobs.ray.resources import kind_of
+from relaxc.service.jobs.ray.runner import RayRunner
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.runner import Runner
+from relaxc.service.process.sandbox.confinement import Confinement, folders_of
+from relaxc.service.process.task import Flavour, Task
+from relaxc.service.request import CompileRequest
 from tests.jobs.ray.entries import RULED
 from tests.zoo import export
 

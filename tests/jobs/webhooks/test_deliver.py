@@ -15,15 +15,15 @@ import httpcore
 import pytest
 import sqlalchemy as sa
 
-from service.config import Settings
-from service.errors import InvalidOption
-from service.jobs.database import deliveries, expired, transitions
-from service.jobs.database.engine import Database
-from service.jobs.database.outcomes import Outcome
-from service.jobs.database.tables import deliveries as table
-from service.jobs.webhooks import deliver as webhooks
-from service.jobs.webhooks.deliver import Webhooks, check_url
-from service.jobs.webhooks.public_network import PublicNetwork, is_public
+from relaxc.service.config import Settings
+from relaxc.service.errors import InvalidOption
+from relaxc.service.jobs.database import deliveries, expired, transitions
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.outcomes import Outcome
+from relaxc.service.jobs.database.tables import deliveries as table
+from relaxc.service.jobs.webhooks import deliver as webhooks
+from relaxc.service.jobs.webhooks.deliver import Webhooks, check_url
+from relaxc.service.jobs.webhooks.public_network import PublicNetwork, is_public
 from tests.jobs.rows import claim, put
 from tests.waiting import PATIENCE_S
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.jobs.workers.machine import Machine
-from service.lowering.target import resolve
-from service.machine import Gpu
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.lowering.target import resolve
+from relaxc.service.machine import Gpu
 
 __all__ = ["ARM", "BY_NAME", "HASWELL", "HOPPER", "ZEN"]
 

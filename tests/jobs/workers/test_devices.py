@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from service.config import settings
-from service.errors import InvalidOption, ServerUnreachable
-from service.jobs.database.rows import JobKind
-from service.jobs.workers.devices import Device, devices_of_settings, ports_of_settings, tracker_of_settings
-from service.jobs.workers.machine import Machine
-from service.jobs.workers.needs import needs_of
-from service.lowering.target import resolve
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidOption, ServerUnreachable
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.workers.devices import Device, devices_of_settings, ports_of_settings, tracker_of_settings
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.jobs.workers.needs import needs_of
+from relaxc.service.lowering.target import resolve
 from tests.jobs.workers.kinds import ZEN
 
 N1 = resolve("neoverse-n1")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from service.config import settings
-from service.errors import InvalidTarget, NoWorker
-from service.jobs.backend import Backend
-from service.jobs.database import instances
-from service.jobs.database.rows import AuditFilter, JobKind, JobRequest
-from service.jobs.job import State
-from service.jobs.workers.fleet import Role
-from service.request import CompileOptions
+from relaxc.service.config import settings
+from relaxc.service.errors import InvalidTarget, NoWorker
+from relaxc.service.jobs.backend import Backend
+from relaxc.service.jobs.database import instances
+from relaxc.service.jobs.database.rows import AuditFilter, JobKind, JobRequest
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.workers.fleet import Role
+from relaxc.service.request import CompileOptions
 from tests.jobs.conftest import OpenBackend
 from tests.jobs.queue.test_desk import ANN, asks, end_of, log_of, until, upload
 from tests.jobs.stepped import OpenStepped
@@ -131,7 +131,7 @@ def test_over_postgresql_nobody_needs_to_look_again_and_again(
     """A job is begun, followed and cancelled by processes that look by themselves once in an hour."""
     if database_url.startswith("sqlite"):
         pytest.skip("SQLite tells nobody anything")
-    monkeypatch.setattr("service.jobs.queue.notices._HEARD_POLL_S", 3600.0)
+    monkeypatch.setattr("relaxc.service.jobs.queue.notices._HEARD_POLL_S", 3600.0)
     server, worker = apart("server", workers=0), apart("worker", role=Role.WORKER)
     wait_for(lambda: server._notices._signals.is_heard and worker._notices._signals.is_heard)
     for _ in range(3):

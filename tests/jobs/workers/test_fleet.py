@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from service.errors import InvalidTarget
-from service.jobs.database import instances, tables
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind
-from service.jobs.workers.fleet import Fleet, Role
-from service.jobs.workers.machine import Machine
-from service.jobs.workers.needs import Needs
-from service.lowering.target import resolve
+from relaxc.service.errors import InvalidTarget
+from relaxc.service.jobs.database import instances, tables
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.workers.fleet import Fleet, Role
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.jobs.workers.needs import Needs
+from relaxc.service.lowering.target import resolve
 from tests.jobs.workers.kinds import ARM, HASWELL, HOPPER, ZEN
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.jobs.database.rows import JobKind
-from service.jobs.workers.machine import Machine
-from service.jobs.workers.needs import ANYTHING, Needs, needs_of
-from service.lowering.target import resolve
+from relaxc.service.jobs.database.rows import JobKind
+from relaxc.service.jobs.workers.machine import Machine
+from relaxc.service.jobs.workers.needs import ANYTHING, Needs, needs_of
+from relaxc.service.lowering.target import resolve
 from tests.jobs.workers.kinds import ARM, HASWELL, HOPPER, ZEN
 
 ALL = {"zen": ZEN, "haswell": HASWELL, "hopper": HOPPER, "arm": ARM}

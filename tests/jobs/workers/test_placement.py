@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 
-from service.config import settings
-from service.jobs.database import claims, events, instances, jobs, tables
-from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.job import State
-from service.jobs.workers.accepting import Accepting
-from service.jobs.workers.fleet import Fleet
-from service.jobs.workers.needs import Needs
-from service.jobs.workers.placement import Placement
-from service.lowering.target import resolve
+from relaxc.service.config import settings
+from relaxc.service.jobs.database import claims, events, instances, jobs, tables
+from relaxc.service.jobs.database.engine import Database
+from relaxc.service.jobs.database.rows import JobKind, JobRow
+from relaxc.service.jobs.job import State
+from relaxc.service.jobs.workers.accepting import Accepting
+from relaxc.service.jobs.workers.fleet import Fleet
+from relaxc.service.jobs.workers.needs import Needs
+from relaxc.service.jobs.workers.placement import Placement
+from relaxc.service.lowering.target import resolve
 from tests.jobs.rows import find, put
 from tests.jobs.workers.kinds import ARM, HASWELL, HOPPER, ZEN
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.passes.common.constants import array_of, constant
+from relaxc.service.passes.common.constants import array_of, constant
 
 DTYPES = ["float32", "float64", "float16", "int8", "int64", "bool", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
 

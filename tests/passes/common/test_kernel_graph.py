@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm.relax import op
 
-from service.passes import optimize
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph, weights
 
 

@@ -8,7 +8,7 @@ import pytest
 from tvm import relax, te, tirx
 from tvm.relax import block_builder
 
-from service.passes.common.size_order import sizes_in_order
+from relaxc.service.passes.common.size_order import sizes_in_order
 
 ROUNDS = 24
 """Two sizes in the order of a set: that each of so many rounds has them alike by chance is one case in 8 million."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.common.weight_operands import weight_operands
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.weight_operands import weight_operands
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph, weights
 
 

@@ -10,9 +10,9 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.fuse.annotate_pads import AnnotatePads
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.fuse.annotate_pads import AnnotatePads
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph, operators, random, run, weights
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.fuse.sizes_as_shape import SizesAsShape
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.fuse.sizes_as_shape import SizesAsShape
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph, operators, run
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tvm import relax
 
-from service.passes.common.rewrite import is_tensor_constant
+from relaxc.service.passes.common.rewrite import is_tensor_constant
 from tests.passes.graphs import compute, graph, operators
 from tests.passes.layout.blocked import blocked, inputs, weight
 

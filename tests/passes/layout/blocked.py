@@ -6,9 +6,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from schedules.hardware import cpu_of
-from service.passes.layout.block_channels import BlockChannels
-from service.passes.report import OptimizeReport
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service.passes.layout.block_channels import BlockChannels
+from relaxc.service.passes.report import OptimizeReport
 from tests.passes.graphs import TARGET, compute
 
 CPU = cpu_of(TARGET)

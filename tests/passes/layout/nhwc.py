@@ -9,8 +9,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from service.passes.layout.images_last import ImagesLast
-from service.passes.report import OptimizeReport
+from relaxc.service.passes.layout.images_last import ImagesLast
+from relaxc.service.passes.report import OptimizeReport
 from tests.passes.graphs import compute, graph, operators, weights
 
 R = relax.op

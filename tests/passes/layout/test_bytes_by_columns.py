@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tvm.relax import op
 
-from service.lowering import schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.passes.layout.bytes_by_columns import BytesByColumns
-from service.request import CompileOptions
+from relaxc.service.lowering import schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.layout.bytes_by_columns import BytesByColumns
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import assert_unchanged, compute, graph, ops
 
 WEIGHTS = np.random.default_rng(0).integers(-128, 128, (32, 16)).astype("int8")

@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.hardware import cpu_of
-from service.passes.layout.channels_last import ChannelsLast
-from service.passes.simplify.merge_equal_calls import MergeEqualCalls
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service.passes.layout.channels_last import ChannelsLast
+from relaxc.service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from tests.passes.graphs import TARGET, assert_unchanged, graph, operators
 from tests.passes.layout.blocked import inputs, same, weight
 

@@ -8,9 +8,9 @@ import numpy as np
 import tvm
 from tvm.relax import op
 
-from service.passes import OptimizeReport
-from service.passes.common.constants import constant
-from service.passes.layout.choose_layout import ChooseLayout
+from relaxc.service.passes import OptimizeReport
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.layout.choose_layout import ChooseLayout
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, ops, random, weights
 
 

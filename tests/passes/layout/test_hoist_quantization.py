@@ -7,7 +7,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.layout.hoist_quantization import HoistQuantization
+from relaxc.service.passes.layout.hoist_quantization import HoistQuantization
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random
 from tests.passes.quantized import data, projected, quantize, round_trip
 

@@ -8,12 +8,12 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.cuda import RULES
-from schedules.cuda.attention.attention_sm80 import AttentionSm80
-from schedules.cuda.gemm.gemm_sm80 import GemmSm80
-from schedules.template import Schedule
-from service.passes import optimize
-from service.request import CompileOptions, Precision
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.attention.attention_sm80 import AttentionSm80
+from relaxc.schedules.cuda.gemm.gemm_sm80 import GemmSm80
+from relaxc.schedules.template import Schedule
+from relaxc.service.passes import optimize
+from relaxc.service.request import CompileOptions, Precision
 from tests.passes.graphs import TARGET, graph, weights
 from tests.passes.layout.nhwc import conv, low, same
 

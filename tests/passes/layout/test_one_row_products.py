@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from service.lowering import schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.passes.layout.one_row_products import OneRowProducts
-from service.request import CompileOptions
+from relaxc.service.lowering import schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.passes.layout.one_row_products import OneRowProducts
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import assert_unchanged, compute, graph, ops, random, weights
 
 R = relax.op

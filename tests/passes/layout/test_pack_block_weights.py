@@ -9,10 +9,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.plan import plan_of
-from service.passes.common.block_weights import BlockWeights
-from service.passes.layout.pack_block_weights import PackBlockWeights
-from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
+from relaxc.schedules.plan import plan_of
+from relaxc.service.passes.common.block_weights import BlockWeights
+from relaxc.service.passes.layout.pack_block_weights import PackBlockWeights
+from relaxc.service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
 from tests.passes.graphs import compute, graph
 from tests.passes.layout.blocked import CPU
 from tests.passes.layout.test_pack_matmul import compiled

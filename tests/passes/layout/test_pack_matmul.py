@@ -10,13 +10,13 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.plan import plan_of
-from service.lowering import pipeline, schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes import finalize, optimize
-from service.passes.common.constants import constant, numpy_dtype
-from service.passes.layout.pack_matmul import PackMatmul
-from service.request import CompileOptions
+from relaxc.schedules.plan import plan_of
+from relaxc.service.lowering import pipeline, schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import finalize, optimize
+from relaxc.service.passes.common.constants import constant, numpy_dtype
+from relaxc.service.passes.layout.pack_matmul import PackMatmul
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import graph, operators
 from tests.passes.layout.blocked import CPU, inputs, same, weight
 
@@ -104,7 +104,7 @@ def test_other_types_stay_as_they_are(left: str, right: str, out: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_narrowed_model_reaches_the_template(precision: str) -> None:
-    from service.request import Precision
+    from relaxc.service.request import Precision
 
     weight, bias = constant(some("float32", 64, 90, seed=1)), constant(some("float32", 90, seed=2))
     module = graph(lambda x: relax.op.nn.relu(relax.op.add(relax.op.matmul(x, weight), bias)), x=(33, 64))

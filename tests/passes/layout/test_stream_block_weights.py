@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tvm.relax import op
 
-from service.passes.layout.stream_block_weights import StreamBlockWeights, takes
-from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
-from service.passes.simplify.fold_constants import FoldConstants
+from relaxc.service.passes.layout.stream_block_weights import StreamBlockWeights, takes
+from relaxc.service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
+from relaxc.service.passes.simplify.fold_constants import FoldConstants
 from tests.passes.graphs import compute, graph, ops
 from tests.passes.layout.test_pack_block_weights import product
 

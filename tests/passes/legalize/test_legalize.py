@@ -10,10 +10,10 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.errors import UnsupportedModel
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.request import CompileOptions
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph, random
 
 pytestmark = pytest.mark.sampled

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from service import compiler
-from service.passes.legalize.legalize import Legalize
-from service.request import CompileOptions
-from service.runtime import load
+from relaxc.service import compiler
+from relaxc.service.passes.legalize.legalize import Legalize
+from relaxc.service.request import CompileOptions
+from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.passes.graphs import compute, graph
 

@@ -14,14 +14,14 @@ import torch
 from onnx import TensorProto, numpy_helper
 from tvm import relax
 
-from service import compiler
-from service.lowering import pipeline, schedule
-from service.lowering.target import resolve
-from service.passes import optimize
-from service.passes.legalize.legalize import Legalize
-from service.passes.legalize.legalize_comparisons import _OPERATORS, _RELATIONS
-from service.request import CompileOptions
-from service.runtime import load
+from relaxc.service import compiler
+from relaxc.service.lowering import pipeline, schedule
+from relaxc.service.lowering.target import resolve
+from relaxc.service.passes import optimize
+from relaxc.service.passes.legalize.legalize import Legalize
+from relaxc.service.passes.legalize.legalize_comparisons import _OPERATORS, _RELATIONS
+from relaxc.service.request import CompileOptions
+from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.frontend.pt2.support import export
 from tests.passes.graphs import TARGET, compute, graph, run

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from service.passes.common.constants import constant
-from service.passes.legalize.legalize import Legalize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.legalize.legalize import Legalize
 from tests.passes.graphs import compute, graph
 
 

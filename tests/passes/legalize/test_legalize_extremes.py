@@ -10,8 +10,8 @@ import pytest
 from tvm import relax, topi
 from tvm.relax import op
 
-from service.passes import optimize
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph
 
 SHAPE = (2, 3, 6, 20)

@@ -18,7 +18,7 @@ def number(value: float, dtype: str = "float32") -> relax.Expr:
 
 
 def legalized(build, **inputs):
-    from service.passes.legalize.legalize import Legalize
+    from relaxc.service.passes.legalize.legalize import Legalize
 
     return Legalize([])(graph(build, **inputs))
 

@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm.relax import op
 
-from service.errors import UnsupportedModel
-from service.passes import optimize
-from service.request import CompileOptions
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.passes import optimize
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph
 
 GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host=TARGET)

@@ -10,10 +10,10 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
-from schedules.ir.blocks import block_names
-from service.passes.legalize.legalize import Legalize
-from service.passes.legalize.name_blocks import NameBlocks
-from service.records.workload import workload_of
+from relaxc.schedules.ir.blocks import block_names
+from relaxc.service.passes.legalize.legalize import Legalize
+from relaxc.service.passes.legalize.name_blocks import NameBlocks
+from relaxc.service.records.workload import workload_of
 from tests.passes.graphs import compute, graph, random
 
 R = relax.op

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.passes.precision.fast_math import FastMath
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.precision.fast_math import FastMath
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, compute, graph, random, run
 
 

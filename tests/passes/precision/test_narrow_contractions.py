@@ -9,10 +9,10 @@ import pytest
 from tvm import tirx
 from tvm.relax import op
 
-from schedules.plan import plan_of
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.request import CompileOptions, Precision
+from relaxc.schedules.plan import plan_of
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.request import CompileOptions, Precision
 from tests.passes.graphs import constant, graph
 
 DRAW = np.random.default_rng(0)

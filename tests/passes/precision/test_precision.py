@@ -13,17 +13,17 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.relax import op
 
-from schedules.ir import tir
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.passes.common.constants import array_of, constant
-from service.passes.precision.cancel_casts import CancelCasts
-from service.passes.precision.narrow_contractions import NarrowContractions, has_weight
-from service.passes.precision.store_low import StoreLow
-from service.passes.precision.store_products_low import StoreProductsLow
-from service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProducts
-from service.passes.simplify.merge_equal_calls import MergeEqualCalls
-from service.request import CompileOptions, Precision
+from relaxc.schedules.ir import tir
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.precision.cancel_casts import CancelCasts
+from relaxc.service.passes.precision.narrow_contractions import NarrowContractions, has_weight
+from relaxc.service.passes.precision.store_low import StoreLow
+from relaxc.service.passes.precision.store_products_low import StoreProductsLow
+from relaxc.service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProducts
+from relaxc.service.passes.simplify.merge_equal_calls import MergeEqualCalls
+from relaxc.service.request import CompileOptions, Precision
 from tests.passes.graphs import (
     TARGET,
     assert_becomes,

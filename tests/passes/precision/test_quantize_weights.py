@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from service.passes.common.constants import constant
-from service.passes.precision.quantize_weights import QuantizeWeights
-from service.passes.report import OptimizeReport
-from service.rounding import digest, rounded
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.precision.quantize_weights import QuantizeWeights
+from relaxc.service.passes.report import OptimizeReport
+from relaxc.service.rounding import digest, rounded
 from tests.passes.graphs import assert_unchanged, compute, graph, ops
 
 R = relax.op

@@ -10,11 +10,11 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.passes.precision.cancel_casts import CancelCasts
-from service.passes.precision.read_low import ReadLow
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.precision.cancel_casts import CancelCasts
+from relaxc.service.passes.precision.read_low import ReadLow
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import (
     TARGET,
     assert_becomes,

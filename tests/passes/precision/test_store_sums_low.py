@@ -6,8 +6,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
-from service.passes.precision.store_sums_low import StoreSumsLow
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.precision.store_sums_low import StoreSumsLow
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
 from tests.passes.quantized import data
 

@@ -10,11 +10,11 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from schedules.cuda.attention.form import match
-from schedules.template import Declined
-from service.passes.layout.hoist_quantization import HoistQuantization
-from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
-from service.passes.simplify.merge_quantized_matmuls import MergeQuantizedMatmuls
+from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.template import Declined
+from relaxc.service.passes.layout.hoist_quantization import HoistQuantization
+from relaxc.service.passes.recognize.recognize_low_attention import RecognizeLowAttention
+from relaxc.service.passes.simplify.merge_quantized_matmuls import MergeQuantizedMatmuls
 from tests.passes.graphs import TARGET, compute, graph, operators, random
 from tests.passes.quantized import attention_of, data, projected, round_trip
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from service.passes.common.rewrite import Scope, rewrite_calls
-from service.passes.recognize import constant_masks
-from service.passes.recognize.constant_masks import mask_value
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls
+from relaxc.service.passes.recognize import constant_masks
+from relaxc.service.passes.recognize.constant_masks import mask_value
 from tests.passes.graphs import graph
 from tests.passes.recognize.test_recognize_attention import R
 

@@ -10,9 +10,9 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from schedules.cuda.attention.form import match
-from schedules.template import Declined
-from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
+from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.template import Declined
+from relaxc.service.passes.recognize.recognize_low_attention import RecognizeLowAttention
 from tests.passes.graphs import TARGET, compute, graph, operators, random
 
 BATCH, HEADS, SHARED, SIZE, PAGES, PAGE, ENTRIES = 2, 4, 2, 8, 5, 16, 3

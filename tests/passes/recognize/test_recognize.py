@@ -12,13 +12,13 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.frontend import load
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.passes.recognize.recognize_activations import RecognizeActivations
-from service.passes.recognize.recognize_norms import RecognizeNorms
-from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
-from service.request import CompileOptions, ModelFormat
+from relaxc.service.frontend import load
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.recognize.recognize_activations import RecognizeActivations
+from relaxc.service.passes.recognize.recognize_norms import RecognizeNorms
+from relaxc.service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
+from relaxc.service.request import CompileOptions, ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, compute, graph, ops, random, run
 

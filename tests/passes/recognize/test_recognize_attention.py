@@ -10,13 +10,13 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.cpu import planning
-from schedules.hardware import cpu_of
-from schedules.operators import Attention, Operator
-from schedules.plan import Plan, plan_of
-from service.lowering.target import resolve, to_tvm
-from service.passes.recognize.recognize_attention import RecognizeAttention
-from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.operators import Attention, Operator
+from relaxc.schedules.plan import Plan, plan_of
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.recognize.recognize_attention import RecognizeAttention
+from relaxc.service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
 
 pytestmark = pytest.mark.sampled
@@ -219,7 +219,7 @@ class Asked:
         self.operators: list[Operator] = []
 
     def plan(self, operator: Operator) -> Plan:
-        """See `schedules.plan.Planner`."""
+        """See `relaxc.schedules.plan.Planner`."""
         self.operators.append(operator)
         found = planning.default(operator, CPU)
         return planning.planned(
@@ -265,7 +265,7 @@ def test_sizes_that_are_not_known_are_zero_in_the_operator() -> None:
 
 
 def test_layers_share_one_mask() -> None:
-    from service.passes.simplify.merge_equal_calls import MergeEqualCalls
+    from relaxc.service.passes.simplify.merge_equal_calls import MergeEqualCalls
 
     def net(x: relax.Expr, mask: relax.Expr) -> relax.Expr:
         for _ in range(2):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from service.passes.common.block_weights import BlockWeights
-from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
-from service.passes.simplify.fold_constants import FoldConstants
+from relaxc.service.passes.common.block_weights import BlockWeights
+from relaxc.service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
+from relaxc.service.passes.simplify.fold_constants import FoldConstants
 from tests.passes.graphs import assert_unchanged, compute, graph
 
 R = relax.op

@@ -8,10 +8,10 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
-from service.passes.layout.bytes_by_columns import BytesByColumns
-from service.passes.recognize.recognize_float8_products import RecognizeFloat8Products
-from service.passes.simplify.fold_scale import FoldScale
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.layout.bytes_by_columns import BytesByColumns
+from relaxc.service.passes.recognize.recognize_float8_products import RecognizeFloat8Products
+from relaxc.service.passes.simplify.fold_scale import FoldScale
 from tests.passes.graphs import assert_unchanged, graph, ops
 
 FP8 = "float8_e4m3fn"

@@ -9,14 +9,14 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from schedules.cuda.gemm.compute import takes_bytes
-from schedules.hardware import cpu_of
-from service.lowering import schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
-from service.request import CompileOptions
+from relaxc.schedules.cuda.gemm.compute import takes_bytes
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service.lowering import schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import assert_unchanged, compute, graph, operators
 
 PASS = RecognizeIntegerConvolutions(takes_bytes)

@@ -10,10 +10,10 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from schedules.hardware import cpu_of
-from service.lowering.target import resolve, to_tvm
-from service.passes.common.constants import constant
-from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from tests.passes.graphs import assert_unchanged, compute, graph, operators
 
 WEIGHTS = np.random.default_rng(0).integers(0, 256, (24, 16))

@@ -9,13 +9,13 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.cuda.attention.form import match
-from schedules.template import Declined
-from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
-from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
-from service.passes.simplify.merge_equal_calls import MergeEqualCalls
-from service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
-from service.passes.simplify.simplify_algebra import SimplifyAlgebra
+from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.template import Declined
+from relaxc.service.passes.recognize.recognize_low_attention import RecognizeLowAttention
+from relaxc.service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
+from relaxc.service.passes.simplify.merge_equal_calls import MergeEqualCalls
+from relaxc.service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
+from relaxc.service.passes.simplify.simplify_algebra import SimplifyAlgebra
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
 from tests.passes.recognize.test_recognize_attention import R, merge, number
 from tests.passes.recognize.test_recognize_attention import split as split_in

@@ -9,10 +9,10 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.common.constants import array_of, constant
-from service.passes.simplify.evaluate_constants import LARGEST_BYTES, EvaluateConstants
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.simplify.evaluate_constants import LARGEST_BYTES, EvaluateConstants
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, ops, random, run
 
 

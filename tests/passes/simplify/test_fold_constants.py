@@ -10,8 +10,8 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import array_of, constant, numpy_dtype
-from service.passes.simplify.fold_constants import COMPUTE, SMALL_BYTES, FoldConstants
+from relaxc.service.passes.common.constants import array_of, constant, numpy_dtype
+from relaxc.service.passes.simplify.fold_constants import COMPUTE, SMALL_BYTES, FoldConstants
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, compute, graph, random
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm.relax import op
 
-from service.passes.simplify.fold_pad import FoldPad
+from relaxc.service.passes.simplify.fold_pad import FoldPad
 from tests.passes.graphs import assert_becomes, assert_unchanged, compute, graph, random, weights
 
 SIDES = (0, 0, 0, 0, 0, 1, 2, 3)

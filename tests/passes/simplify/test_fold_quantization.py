@@ -9,8 +9,8 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
-from service.passes.simplify.fold_quantization import FoldQuantization
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.simplify.fold_quantization import FoldQuantization
 from tests.passes.graphs import assert_unchanged, compute, graph, operators, weights
 
 BIAS = constant(np.linspace(-3, 3, 8).astype("float32").reshape(8, 1, 1))

@@ -10,11 +10,11 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.common.constants import array_of, constant
-from service.passes.simplify.fold_batch_norm import FoldBatchNorm
-from service.passes.simplify.fold_scale import FoldScale
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.simplify.fold_batch_norm import FoldBatchNorm
+from relaxc.service.passes.simplify.fold_scale import FoldScale
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, compute, graph, ops, random, run, weights
 
 

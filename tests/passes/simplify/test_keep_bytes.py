@@ -9,7 +9,7 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.simplify.keep_bytes import KeepBytes
+from relaxc.service.passes.simplify.keep_bytes import KeepBytes
 from tests.passes.graphs import assert_unchanged, compute, graph, operators
 
 IMAGE = np.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).astype("uint8")

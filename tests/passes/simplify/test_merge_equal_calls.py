@@ -8,8 +8,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
-from service.passes.simplify.merge_equal_calls import MergeEqualCalls
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from tests.passes.graphs import assert_becomes, assert_unchanged, graph, weights
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from schedules.hardware import cpu_of
-from service.passes.common.constants import constant
-from service.passes.recognize.recognize_attention import RecognizeAttention
-from service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
+from relaxc.schedules.hardware import cpu_of
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.recognize.recognize_attention import RecognizeAttention
+from relaxc.service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, compute, graph, ops, random, weights
 
 R = relax.op

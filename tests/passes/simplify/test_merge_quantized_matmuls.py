@@ -7,9 +7,9 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
-from service.passes.layout.hoist_quantization import HoistQuantization
-from service.passes.simplify.merge_quantized_matmuls import MergeQuantizedMatmuls
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.layout.hoist_quantization import HoistQuantization
+from relaxc.service.passes.simplify.merge_quantized_matmuls import MergeQuantizedMatmuls
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators
 from tests.passes.quantized import data, projected
 

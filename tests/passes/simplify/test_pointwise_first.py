@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from service.passes.simplify.pointwise_first import PointwiseFirst
+from relaxc.service.passes.simplify.pointwise_first import PointwiseFirst
 from tests.passes.graphs import graph, operators
 from tests.passes.layout.blocked import inputs, same, weight
 

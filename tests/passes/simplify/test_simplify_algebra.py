@@ -11,8 +11,8 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
-from service.passes.simplify.simplify_algebra import SimplifyAlgebra
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.simplify.simplify_algebra import SimplifyAlgebra
 from tests.passes.graphs import assert_becomes, assert_unchanged, compute, graph, random
 
 

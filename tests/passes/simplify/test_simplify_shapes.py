@@ -11,9 +11,9 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from service.passes.common.constants import constant
-from service.passes.simplify.simplify_shapes import SimplifyShapes
-from service.passes.simplify.simplify_sizes import SimplifySizes
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.simplify.simplify_shapes import SimplifyShapes
+from relaxc.service.passes.simplify.simplify_sizes import SimplifySizes
 from tests.passes.graphs import assert_becomes, assert_unchanged, compute, graph, ops, random
 
 REWRITTEN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

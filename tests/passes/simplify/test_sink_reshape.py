@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.passes.simplify.simplify_shapes import SimplifyShapes
-from service.passes.simplify.sink_reshape import SinkReshape
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.simplify.simplify_shapes import SimplifyShapes
+from relaxc.service.passes.simplify.sink_reshape import SinkReshape
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, compute, graph, random, run, weights
 
 BOTH = tvm.transform.Sequential([SinkReshape(), SimplifyShapes()])

@@ -9,10 +9,10 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from service.passes import optimize
-from service.passes.common.constants import constant
-from service.passes.vm.lift_weights import LiftWeights
-from service.request import CompileOptions
+from relaxc.service.passes import optimize
+from relaxc.service.passes.common.constants import constant
+from relaxc.service.passes.vm.lift_weights import LiftWeights
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph, random, run, weights
 
 

@@ -10,11 +10,11 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax import op
 
-from service.lowering.target import resolve, to_tvm
-from service.passes import MemoryReport, finalize, optimize
-from service.passes.vm.lower_to_vm import PLAN_MAX_BYTES
-from service.request import CompileOptions
-from service.signature import DimBounds
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import MemoryReport, finalize, optimize
+from relaxc.service.passes.vm.lower_to_vm import PLAN_MAX_BYTES
+from relaxc.service.request import CompileOptions
+from relaxc.service.signature import DimBounds
 from tests import quickly
 from tests.passes.graphs import TARGET, graph, random, weights
 

@@ -8,7 +8,7 @@ from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from service.passes.vm.order_shape_stores import OrderShapeStores
+from relaxc.service.passes.vm.order_shape_stores import OrderShapeStores
 
 
 def sizes(count: int) -> tvm.IRModule:

@@ -13,12 +13,12 @@ from tvm import IRModule, relax
 from tvm.relax import op
 from tvm.relax.op import memory
 
-from service.passes import finalize, optimize
-from service.passes.common.rewrite import op_name
-from service.passes.vm import share_storage
-from service.passes.vm.share_storage import Life, ShareStorage, lay_out, share
-from service.request import CompileOptions
-from service.signature import DimBounds
+from relaxc.service.passes import finalize, optimize
+from relaxc.service.passes.common.rewrite import op_name
+from relaxc.service.passes.vm import share_storage
+from relaxc.service.passes.vm.share_storage import Life, ShareStorage, lay_out, share
+from relaxc.service.request import CompileOptions
+from relaxc.service.signature import DimBounds
 from tests.passes.graphs import TARGET, graph, random, weights
 
 

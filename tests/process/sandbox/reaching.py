@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.process.task import Emit
+from relaxc.service.process.task import Emit
 
 __all__ = ["reach"]
 

@@ -12,16 +12,16 @@ from typing import Any
 import psutil
 import pytest
 
-from service.config import settings
-from service.errors import CompileError
-from service.lowering.target import resolve
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.sandbox import landlock
-from service.process.sandbox.confine import FIRST_USER
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Flavour, Task
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
+from relaxc.service.config import settings
+from relaxc.service.errors import CompileError
+from relaxc.service.lowering.target import resolve
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.sandbox import landlock
+from relaxc.service.process.sandbox.confine import FIRST_USER
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Flavour, Task
+from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
 from tests.api.conftest import make_onnx
 from tests.users import as_user, open_folder
 from tests.waiting import until
@@ -207,7 +207,7 @@ def test_a_real_compile_notices_nothing(pool: Pool, tmp_path: Path, own_user: bo
     workdir.mkdir(mode=0o700)
     payload = {"request": request.to_dict(), "dump_dir": None}
     allowed = Confinement(reads=(request.model.path,), own_user=own_user)
-    task = Task("service.jobs.entries:compile_model", payload, workdir, limits=LIMITS, confinement=allowed)
+    task = Task("relaxc.service.jobs.entries:compile_model", payload, workdir, limits=LIMITS, confinement=allowed)
     result = pool.run(task, lambda event: None)
     assert (workdir / result["files"][0]).stat().st_uid == os.geteuid()
 
@@ -215,11 +215,11 @@ def test_a_real_compile_notices_nothing(pool: Pool, tmp_path: Path, own_user: bo
 _ATTACKED = """
 import json, os, sys
 from pathlib import Path
-from service.process.pool import Pool
-from service.process.sandbox.kernel import prctl
-from service.process.sandbox.seccomp import filter_calls
-from service.process.task import Flavour, Task
-from service.request import CompileRequest
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.sandbox.kernel import prctl
+from relaxc.service.process.sandbox.seccomp import filter_calls
+from relaxc.service.process.task import Flavour, Task
+from relaxc.service.request import CompileRequest
 attempts, on_process, compiled, folder, namespaces = json.loads(sys.stdin.read())
 if not namespaces:
     prctl(38, 1)
@@ -228,7 +228,7 @@ with Pool() as pool:
     pool.warm(Flavour.ONNX)
     payload = attempts | dict.fromkeys(on_process, os.getpid())
     got = pool.run(Task("tests.jobs.hostile:attempt", payload, Path(folder, "job")), lambda event: None)["got"]
-    task = Task("service.jobs.entries:compile_model", compiled, Path(folder, "compiled"))
+    task = Task("relaxc.service.jobs.entries:compile_model", compiled, Path(folder, "compiled"))
     files = pool.run(task, lambda event: None)["files"]
     print(json.dumps([got, files, pool.ready()["onnx"]]))
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.process.sandbox.confinement import Sandbox
+from relaxc.service.process.sandbox.confinement import Sandbox
 
 WHOLE = {"network": "namespace", "files": "landlock", "calls": "seccomp", "modes": "mounts", "processes": "namespace"}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from service.process.limits import Limits
-from service.process.pool import Pool
-from service.process.sandbox import landlock
-from service.process.sandbox.confinement import Confinement
-from service.process.task import Flavour, Task
+from relaxc.service.process.limits import Limits
+from relaxc.service.process.pool import Pool
+from relaxc.service.process.sandbox import landlock
+from relaxc.service.process.sandbox.confinement import Confinement
+from relaxc.service.process.task import Flavour, Task
 
 LIMITS = Limits(timeout_s=120.0, memory_bytes=4 << 30, file_bytes=1 << 30)
 

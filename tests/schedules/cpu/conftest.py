@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service import machine
+from relaxc.service import machine
 
 
 @pytest.fixture(scope="session")

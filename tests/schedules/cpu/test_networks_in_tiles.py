@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from schedules.cpu.attention import word_products
-from schedules.cpu.common.tile_registers import MATRIX
-from schedules.cpu.conv import tiles_nest
-from schedules.cpu.gemm import matrix_nest
-from service import compiler, machine
-from service.artifact.manifest import Manifest
-from service.artifact.packing import LIBRARY
-from service.request import CompileOptions, Precision
+from relaxc.schedules.cpu.attention import word_products
+from relaxc.schedules.cpu.common.tile_registers import MATRIX
+from relaxc.schedules.cpu.conv import tiles_nest
+from relaxc.schedules.cpu.gemm import matrix_nest
+from relaxc.service import compiler, machine
+from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.artifact.packing import LIBRARY
+from relaxc.service.request import CompileOptions, Precision
 from tests import zoo
 from tests.frontend.onnx.harness import write
 from tests.schedules.cpu.tiles import HERE, emulated

@@ -10,16 +10,16 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from schedules.cpu import planning, regroup
-from schedules.hardware import cpu_of
-from schedules.operators import Matmul
-from schedules.plan import Plan, plan_of, without_plan
-from schedules.template import Schedule
-from service.lowering import pipeline
-from service.lowering.planner import RecordPlanner
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.request import CompileOptions
+from relaxc.schedules.cpu import planning, regroup
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.operators import Matmul
+from relaxc.schedules.plan import Plan, plan_of, without_plan
+from relaxc.schedules.template import Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.planner import RecordPlanner
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.request import CompileOptions
 from tests.passes.graphs import graph
 
 pipeline.register()

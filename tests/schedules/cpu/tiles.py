@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import tvm
 
-from schedules.hardware import Cpu, cpu_of
-from schedules.ir.statements import with_code
-from schedules.template import Schedule
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.ir.statements import with_code
+from relaxc.schedules.template import Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 
 __all__ = ["BRAIN", "HERE", "INSTRUCTIONS", "MIXED", "SIGNED", "compiled", "emulated", "loaded", "random", "row"]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from service.lowering import tools
-from service.lowering.apply import finish
-from service.lowering.build import build_kernel
-from service.lowering.target import resolve
-from service.request import TargetSpec
+from relaxc.service.lowering import tools
+from relaxc.service.lowering.apply import finish
+from relaxc.service.lowering.build import build_kernel
+from relaxc.service.lowering.target import resolve
+from relaxc.service.request import TargetSpec
 
 SPEC = resolve("cuda-sm90")
 

@@ -8,8 +8,8 @@ from typing import Any
 from tvm import relax
 
 from benchmarks.gpu.fused import prim_func_of
-from schedules.cuda.conv import compute
-from schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.conv import compute
+from relaxc.schedules.cuda.conv.compute import Windows
 
 __all__ = ["prim_func", "result_of"]
 

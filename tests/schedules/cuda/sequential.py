@@ -9,10 +9,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from schedules.cuda import RULES
-from schedules.cuda.common.races import race
-from schedules.template import Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.common.races import race
+from relaxc.schedules.template import Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests import quickly
 from tests.schedules.numpy_tir import random_inputs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 
 __all__ = ["run"]
 
@@ -82,20 +82,20 @@ def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = 
 
     The warp `late` of each cluster goes on only when no other can.
     """
-    hopper = text_of("schedules.cuda.common", "hopper.cuh")
+    hopper = text_of("relaxc.schedules.cuda.common", "hopper.cuh")
     assert not kernel.maps and kernel.source.startswith(hopper)
     values = hopper[hopper.index("// ---- values") :].replace("#endif", "")
     for name, exact in (("exp2_fast", "exp2f(x)"), ("reciprocal_fast", "1.f / x")):
         (line,) = (line for line in values.splitlines() if line.startswith(f"DEV float {name}("))
         values = values.replace(line, f"DEV float {name}(float x) {{ return {exact}; }}")
-    ampere = text_of("schedules.cuda.common", "ampere.cuh")
+    ampere = text_of("relaxc.schedules.cuda.common", "ampere.cuh")
     between = ampere[ampere.index("// ---- between lanes") :].replace("#endif", "")
     text = kernel.source.removeprefix(hopper)
     text = f"namespace ampere {{\n{between}{text.removeprefix(ampere)}" if text.startswith(ampere) else text
     text = _MULTIPLY.sub(_product, _ARRIVE.sub("", text)).replace("NAME", "kernel")
     pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
     launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes, late)
-    extremes = text_of("schedules.cuda.common", "extremes.cuh")
+    extremes = text_of("relaxc.schedules.cuda.common", "extremes.cuh")
     source = (_HERE / "simulated.h").read_text() + extremes + values + text + launch.replace("NAME", "kernel")
     library = folder / f"{sha256(source.encode()).hexdigest()[:16]}.so"
     flags = ["-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC"]

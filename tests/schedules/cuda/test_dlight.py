@@ -10,10 +10,10 @@ from benchmarks.gpu.fused import prim_func_of
 from benchmarks.gpu.gemm_bytes_cases import BytesCase
 from benchmarks.gpu.gemm_cases import Case, prim_func
 from benchmarks.gpu.plain_cases import PlainCase
-from schedules.cuda import RULES
-from schedules.cuda.dlight import Dlight
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.dlight import Dlight
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 
 
 def _patches():

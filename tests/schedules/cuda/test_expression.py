@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
-from schedules.cuda.common.expression import Pair, Unsupported, Writer
+from relaxc.schedules.cuda.common.expression import Pair, Unsupported, Writer
 
 
 def test_an_operand_that_a_condition_guards_is_not_read_before_it() -> None:

@@ -12,15 +12,15 @@ from benchmarks.gpu import conv_cases, gemm_cases
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.fused import one_prim_func, prim_func_of
 from benchmarks.gpu.gemm_cases import Case
-from schedules.cuda import RULES
-from schedules.cuda.elementwise.elementwise import Elementwise
-from schedules.cuda.rows.rows import RowReductions
-from schedules.cuda.windows.windows import OverWindows
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes.legalize.legalize_comparisons import COMPARISONS
-from service.passes.legalize.legalize_quantized import QUANTIZED
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.elementwise.elementwise import Elementwise
+from relaxc.schedules.cuda.rows.rows import RowReductions
+from relaxc.schedules.cuda.windows.windows import OverWindows
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.legalize.legalize_comparisons import COMPARISONS
+from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))

@@ -9,10 +9,10 @@ from tvm.relax import op
 from benchmarks.gpu import plain_cases
 from benchmarks.gpu.fused import one_prim_func
 from benchmarks.gpu.plain_cases import PlainCase
-from schedules.cuda import RULES
-from schedules.ir import tir
-from schedules.template import Declined
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.ir import tir
+from relaxc.schedules.template import Declined
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.sequential import assert_means_the_same, scheduled_by
 
 _NAME = "cuda.full_reduction"

@@ -10,7 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from schedules.cuda.common.kernel import text_of
+from relaxc.schedules.cuda.common.kernel import text_of
 
 FLOAT = np.float32
 
@@ -33,7 +33,9 @@ NAMES = {
 
 def function(name):
     """Return the C function of one float as a function of arrays: its body is a Python block but for the types."""
-    body = re.search(rf"DEV float {name}\(float x\) \{{(.*?)\}}", text_of("schedules.cuda.common", "hopper.cuh"), re.S)
+    body = re.search(
+        rf"DEV float {name}\(float x\) \{{(.*?)\}}", text_of("relaxc.schedules.cuda.common", "hopper.cuh"), re.S
+    )
     text = re.sub(r"\b(\d+\.\d*(?:e[-+]\d+)?)f\b", r"FLOAT(\1)", body[1]).replace("const float ", "")
     lines = [line.strip() for line in text.replace("\n", " ").split(";") if line.strip()]
     found = dict(NAMES)
@@ -108,7 +110,7 @@ extern "C" void less(const void* q, bool is_signed, int zero, float* out) {
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory):
     """The function of `hopper.cuh`, on the CPU."""
-    text = text_of("schedules.cuda.common", "hopper.cuh")
+    text = text_of("relaxc.schedules.cuda.common", "hopper.cuh")
     body = re.search(r"DEV float rounded_within\(.*?\n(?=// Division)", text, re.S)[0]
     library = tmp_path_factory.mktemp("quantized") / "quantized.so"
     command = ["g++", "-x", "c++", "-std=c++17", "-O2", "-w", "-ffp-contract=off", "-shared", "-fPIC"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import schedules.cuda
+import relaxc.schedules.cuda
 
-_TEXTS = sorted(Path(schedules.cuda.__file__).parent.rglob("*.cuh"))
+_TEXTS = sorted(Path(relaxc.schedules.cuda.__file__).parent.rglob("*.cuh"))
 
 
 def test_the_next_kernel_begins_behind_the_wait_for_the_one_before():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu.plain_cases import PlainCase, prim_func
-from schedules.cuda import RULES
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 
 
 @pytest.mark.parametrize(

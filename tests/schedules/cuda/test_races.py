@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu.gemm_cases import Case, prim_func
-from schedules.cuda import RULES
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 
 
 @pytest.mark.parametrize(("columns", "inside"), [(4096, True), (4088, False)])

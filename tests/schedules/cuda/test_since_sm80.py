@@ -15,10 +15,10 @@ from benchmarks.gpu.moves_cases import MovesCase
 from benchmarks.gpu.plain_cases import PlainCase
 from benchmarks.gpu.plain_cases import prim_func as plain_func
 from benchmarks.gpu.rows_cases import RowsCase
-from schedules.cuda import RULES
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 
 SPEC = resolve("cuda-sm80")
 TARGET, HOPPER = to_tvm(SPEC), to_tvm(resolve("cuda-sm90"))

@@ -8,11 +8,11 @@ from benchmarks.gpu import conv_cases, gemm_cases, rows_cases
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.gemm_cases import Case
 from benchmarks.gpu.rows_cases import RowsCase
-from schedules import cpu
-from schedules.ir.blocks import block_realizes
-from schedules.ir.single import without_single_reductions
-from schedules.template import Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules import cpu
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.single import without_single_reductions
+from relaxc.schedules.template import Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.sequential import assert_means_the_same, scheduled_by
 
 _FUNCS = {

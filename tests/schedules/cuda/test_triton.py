@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import tvm
 
-from schedules.cuda.triton import Triton
-from schedules.cuda.triton_call import CONFIGURATION, Argument, Launch, TritonCall, call_of
-from schedules.ir.work import work_of
-from schedules.planned import searched
-from schedules.template import Declined, Points
-from service.lowering.schedule import points_of, schedule
-from service.lowering.target import resolve, to_tvm
-from service.records.workload import workload_of
-from service.tuning.measure.builder_worker import known_rules
-from service.tuning.tasks import tasks_of
+from relaxc.schedules.cuda.triton import Triton
+from relaxc.schedules.cuda.triton_call import CONFIGURATION, Argument, Launch, TritonCall, call_of
+from relaxc.schedules.ir.work import work_of
+from relaxc.schedules.planned import searched
+from relaxc.schedules.template import Declined, Points
+from relaxc.service.lowering.schedule import points_of, schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.records.workload import workload_of
+from relaxc.service.tuning.measure.builder_worker import known_rules
+from relaxc.service.tuning.tasks import tasks_of
 from tests.triton_kernels import KERNELS, call
 
 SPEC = resolve("cuda-sm90")

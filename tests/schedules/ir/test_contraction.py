@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tvm import te
 
-from schedules.ir.contraction import Contraction, find
-from schedules.template import Declined
+from relaxc.schedules.ir.contraction import Contraction, find
+from relaxc.schedules.template import Declined
 
 
 def product(left: str, right: str, summed: str):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tvm import te
 
-from schedules.cpu import planning
-from schedules.cpu.conv import blocked_plan
-from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
-from schedules.hardware import Cpu
-from schedules.ir.blocks import block_realizes
-from schedules.operators import Conv2d
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.conv import blocked_plan
+from relaxc.schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.operators import Conv2d
 from tests.schedules.cpu.gemm.test_matmul_packed import agree, cpu_named, lanes_of, relu_of
 
 pytestmark = pytest.mark.sampled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm.script import tirx as T
 
-from schedules.ir.instructions import instruction_of
+from relaxc.schedules.ir.instructions import instruction_of
 
 
 def of_text(source: str) -> object:

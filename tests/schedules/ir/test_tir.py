@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
-from schedules.ir import tir
+from relaxc.schedules.ir import tir
 
 M, N = tir.fresh("m"), tir.fresh("n")
 BOUNDS = {M: 6, N: 4}

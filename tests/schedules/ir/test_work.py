@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from schedules.ir.work import work_of
+from relaxc.schedules.ir.work import work_of
 
 
 def flops(result: te.Tensor, *operands: te.Tensor) -> Any:
@@ -35,9 +35,9 @@ def test_of_a_choice_by_a_value_both_branches_count() -> None:
 
 
 def test_winograd_counts_its_products_and_transforms() -> None:
-    from schedules.cpu.conv import winograd_compute
-    from schedules.operators import Conv2d
-    from schedules.plan import Plan
+    from relaxc.schedules.cpu.conv import winograd_compute
+    from relaxc.schedules.operators import Conv2d
+    from relaxc.schedules.plan import Plan
 
     data, weight = te.placeholder((1, 4, 56, 56, 16), name="d"), te.placeholder((2, 6, 6, 64, 32), name="w")
     image = {"batch": 1, "channels": 64, "height": 56, "width": 56}

@@ -10,10 +10,10 @@ import pytest
 import tvm
 from tvm import te, topi
 
-from schedules.metaschedule.trace_check import parse
-from schedules.metaschedule.traces import METASCHEDULE, sample
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.metaschedule.trace_check import parse
+from relaxc.schedules.metaschedule.traces import METASCHEDULE, sample
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 
 TARGET = to_tvm(resolve("auto"))
 

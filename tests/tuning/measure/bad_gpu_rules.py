@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedules.cuda.common.kernel import TextKernel
-from schedules.template import Choices, Declined, Parameters, Schedule
+from relaxc.schedules.cuda.common.kernel import TextKernel
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule
 
 __all__ = ["FAULTS", "RULES"]
 
@@ -35,7 +35,7 @@ class Faulty:
     version = 1
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         del target
         chosen = dict(parameters or {"fault": 0})
         x, y = func.params
@@ -44,7 +44,7 @@ class Faulty:
         return Schedule(kernel.prim_func(func), chosen)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         del func, target
         return {"fault": tuple(range(len(FAULTS)))}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from schedules.template import Choices, Declined, Parameters, Schedule
+from relaxc.schedules.template import Choices, Declined, Parameters, Schedule
 
 __all__ = ["FAULTS", "RULES", "SIZE", "plus_one"]
 
@@ -75,7 +75,7 @@ class Faulty:
     version = 1
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         del func, target
         chosen = dict(parameters or {"fault": 0})
         fault = FAULTS[chosen["fault"]]
@@ -94,7 +94,7 @@ class Faulty:
         return Schedule(_KERNELS.get(fault, plus_one)(), chosen)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
+        """See `relaxc.schedules.template.Rule`."""
         del func, target
         return {"fault": tuple(range(len(FAULTS)))}
 

@@ -10,12 +10,12 @@ import psutil
 import pytest
 import tvm
 
-from schedules.planned import space_of
-from schedules.template import Declined, Parameters, Schedule
-from service.config import settings
-from service.lowering.target import resolve, to_tvm
-from service.tuning.measure import MeasureLimits, Measurer
-from service.tuning.task import Task
+from relaxc.schedules.planned import space_of
+from relaxc.schedules.template import Declined, Parameters, Schedule
+from relaxc.service.config import settings
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.tuning.measure import MeasureLimits, Measurer
+from relaxc.service.tuning.task import Task
 from tests.processes import name_of
 from tests.schedules.cpu.gemm.test_matmul_packed import cpu_named, product_of
 from tests.tuning.measure.bad_rules import FAULTS, RULES, plus_one
@@ -68,8 +68,8 @@ def faulty() -> Task:
 @pytest.fixture(scope="session")
 def matmul() -> Task:
     """A small packed matrix product with a residual and a relu."""
-    from schedules.cpu.gemm.matmul_packed import MatmulPacked
-    from schedules.operators import Matmul
+    from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
+    from relaxc.schedules.operators import Matmul
 
     return make_task(product_of((24,), Matmul(m=24, n=64, k=64), cpu_named("auto")), MatmulPacked(), "matmul")
 

@@ -12,10 +12,10 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from service.lowering.build import KERNEL
-from service.tuning.measure.gpu_worker import Alone
-from service.tuning.measure.messages import Heard
-from service.tuning.measure.trials import Turns
+from relaxc.service.lowering.build import KERNEL
+from relaxc.service.tuning.measure.gpu_worker import Alone
+from relaxc.service.tuning.measure.messages import Heard
+from relaxc.service.tuning.measure.trials import Turns
 
 __all__ = ["StandIn", "open_device"]
 

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.runtime.compare import compare
-from service.tuning.measure.agreement import agree
+from relaxc.service.runtime.compare import compare
+from relaxc.service.tuning.measure.agreement import agree
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

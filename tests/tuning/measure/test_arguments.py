@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from service.tuning.measure.arguments import arguments_of
+from relaxc.service.tuning.measure.arguments import arguments_of
 
 
 def gather(rows: int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.tuning.measure.cuda_device import calls_in_graph, copies_for
+from relaxc.service.tuning.measure.cuda_device import calls_in_graph, copies_for
 
 
 @pytest.mark.parametrize(

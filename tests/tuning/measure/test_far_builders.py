@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from service.process.line import Line
-from service.process.task import Lines, send
-from service.tuning.measure.far_builders import FarBuilders, asked_build, packed
-from service.tuning.measure.messages import Build, Built, emitted_beside
-from service.tuning.measure.pool import Done, Lost, collect
-from service.tuning.task import How
+from relaxc.service.process.line import Line
+from relaxc.service.process.task import Lines, send
+from relaxc.service.tuning.measure.far_builders import FarBuilders, asked_build, packed
+from relaxc.service.tuning.measure.messages import Build, Built, emitted_beside
+from relaxc.service.tuning.measure.pool import Done, Lost, collect
+from relaxc.service.tuning.task import How
 
 ABOUT = {"target": {"name": "x"}, "rules": ["r"], "memory_bytes": 7, "cpus": [0]}
 
@@ -104,7 +104,7 @@ def test_answers_to_what_was_dropped_are_not_heard(ends: tuple[FarBuilders, sock
 def test_what_nobody_answers_hangs(
     ends: tuple[FarBuilders, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.tuning.measure.far_builders._LATE_S", 0.0)
+    monkeypatch.setattr("relaxc.service.tuning.measure.far_builders._LATE_S", 0.0)
     builders, _ = ends
     builders.submit(1, build(tmp_path / "1.so"), 0.05)
     time.sleep(0.06)

@@ -10,13 +10,13 @@ import pytest
 import tvm
 
 from benchmarks.gpu import gemm_cases
-from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from schedules.template import Declined
-from service.lowering.target import resolve, to_tvm
-from service.tuning.measure import GPU_LIMITS, Measurer
-from service.tuning.measure.builder_worker import build, known_rules
-from service.tuning.measure.messages import Build, Built
-from service.tuning.task import Task
+from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from relaxc.schedules.template import Declined
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.tuning.measure import GPU_LIMITS, Measurer
+from relaxc.service.tuning.measure.builder_worker import build, known_rules
+from relaxc.service.tuning.measure.messages import Build, Built
+from relaxc.service.tuning.task import Task
 from tests.gpu import needs_gpu
 from tests.tuning.measure.bad_gpu_rules import FAULTS, RULES
 from tests.tuning.measure.bad_rules import plus_one

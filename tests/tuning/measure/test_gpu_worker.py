@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import tvm
 
-from service.tuning.measure import GPU_LIMITS, Measurer
-from service.tuning.measure.gpu_worker import Alone, serve
-from service.tuning.measure.messages import Compare, Heard, Listen, Reference, Run, Subject
-from service.tuning.task import Task
+from relaxc.service.tuning.measure import GPU_LIMITS, Measurer
+from relaxc.service.tuning.measure.gpu_worker import Alone, serve
+from relaxc.service.tuning.measure.messages import Compare, Heard, Listen, Reference, Run, Subject
+from relaxc.service.tuning.task import Task
 from tests.tuning.measure.bad_rules import plus_one
 from tests.tuning.measure.conftest import fault
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.tuning.measure.libraries import Libraries
-from service.tuning.measure.outcome import Outcome
+from relaxc.service.tuning.measure.libraries import Libraries
+from relaxc.service.tuning.measure.outcome import Outcome
 from tests.tuning.synthetic import DEFAULT, task
 
 TASK = task("one")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from service.tuning.measure.listener import Listener
-from service.tuning.measure.messages import Heard
+from relaxc.service.tuning.measure.listener import Listener
+from relaxc.service.tuning.measure.messages import Heard
 
 
 def listener(heard: list[Heard | None], pauses: list[float], wait_s: float = 1.0, **more: Any) -> Listener:

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.errors import InvalidOption
-from service.lowering.target import resolve
-from service.tuning.measure import Measurer
-from service.tuning.task import Task
+from relaxc.service.errors import InvalidOption
+from relaxc.service.lowering.target import resolve
+from relaxc.service.tuning.measure import Measurer
+from relaxc.service.tuning.task import Task
 from tests.tuning.measure.conftest import LIMITS, fault
 
 Make = Callable[..., Measurer]

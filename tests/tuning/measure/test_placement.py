@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.tuning.measure.placement import Placement, place
+from relaxc.service.tuning.measure.placement import Placement, place
 
 
 def pairs(core: int) -> set[int]:

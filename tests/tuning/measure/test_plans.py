@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from schedules.cpu import planning
-from schedules.cpu.conv import blocked_plan
-from schedules.hardware import Cpu, cpu_of
-from schedules.operators import Conv2d, Matmul, Operator
-from schedules.plan import Plan
-from service.lowering import schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes import optimize
-from service.records.record import RecordSet, RecordTarget
-from service.request import CompileOptions
-from service.tuner import tasks_in
-from service.tuning.hints import standing
-from service.tuning.journal import Journal
-from service.tuning.measure import Measurer
-from service.tuning.plan import Budget
-from service.tuning.provenance import Provenance
-from service.tuning.run import Candidate, Start, TuningRun
-from service.tuning.task import Task
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.conv import blocked_plan
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.operators import Conv2d, Matmul, Operator
+from relaxc.schedules.plan import Plan
+from relaxc.service.lowering import schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.records.record import RecordSet, RecordTarget
+from relaxc.service.request import CompileOptions
+from relaxc.service.tuner import tasks_in
+from relaxc.service.tuning.hints import standing
+from relaxc.service.tuning.journal import Journal
+from relaxc.service.tuning.measure import Measurer
+from relaxc.service.tuning.plan import Budget
+from relaxc.service.tuning.provenance import Provenance
+from relaxc.service.tuning.run import Candidate, Start, TuningRun
+from relaxc.service.tuning.task import Task
 from tests.passes.graphs import graph
 
 Make = Callable[..., Measurer]

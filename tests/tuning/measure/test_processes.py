@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.tuning.measure import Measurer, Outcome
-from service.tuning.task import Task
+from relaxc.service.tuning.measure import Measurer, Outcome
+from relaxc.service.tuning.task import Task
 from tests.processes import name_of
 from tests.tuning.measure.conftest import fault
 from tests.waiting import PATIENCE_S, until
@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[3]
 
 _TUNER = """
 import sys
-from service.lowering.target import resolve
-from service.tuning.measure import Measurer
+from relaxc.service.lowering.target import resolve
+from relaxc.service.tuning.measure import Measurer
 from tests.tuning.measure.bad_rules import RULES, plus_one
 from tests.tuning.measure.conftest import BAD, LIMITS, fault, make_task
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import StoreUnwritable
-from service.tuning.measure import Measurer, Outcome
-from service.tuning.task import Task
+from relaxc.service.errors import StoreUnwritable
+from relaxc.service.tuning.measure import Measurer, Outcome
+from relaxc.service.tuning.task import Task
 from tests.tuning.measure.conftest import LIMITS, fault
 
 Make = Callable[..., Measurer]

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.errors import ServerUnreachable
-from service.tuning.measure import Measurer, Outcome, RpcOptions
-from service.tuning.task import Task
+from relaxc.service.errors import ServerUnreachable
+from relaxc.service.tuning.measure import Measurer, Outcome, RpcOptions
+from relaxc.service.tuning.task import Task
 from tests.tuning.measure.conftest import fault
 from tests.waiting import PATIENCE_S
 
@@ -39,7 +39,7 @@ class Rpc:
     def serve(self, key: str, port: int = 21000) -> psutil.Process:
         """Another server, on the first port from there on that is free."""
         tracker = f"127.0.0.1:{self.port}"
-        self._start("service.tuning.measure.rpc_server", "--tracker", tracker, "--key", key, "--port", str(port))
+        self._start("relaxc.service.tuning.measure.rpc_server", "--tracker", tracker, "--key", key, "--port", str(port))
         return psutil.Process(self.processes[-1].pid)
 
     def options(self, key: str) -> RpcOptions:

@@ -7,8 +7,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from service.tuning.measure import MeasureLimits
-from service.tuning.measure.timing import summary, time_until_steady
+from relaxc.service.tuning.measure import MeasureLimits
+from relaxc.service.tuning.measure.timing import summary, time_until_steady
 
 LIMITS = MeasureLimits(warm_up_runs=0, measure_s=60, min_runs=5, max_runs=40, error=0.01)
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tvm
 
-from service.tuning.measure import MeasureLimits, probe
-from service.tuning.measure.messages import Compare, Reference, Run, Subject
-from service.tuning.measure.trials import Trials, Turns
+from relaxc.service.tuning.measure import MeasureLimits, probe
+from relaxc.service.tuning.measure.messages import Compare, Reference, Run, Subject
+from relaxc.service.tuning.measure.trials import Trials, Turns
 from tests.tuning.measure.bad_rules import plus_one
 
 LIMITS = MeasureLimits(warm_up_s=0.25, warm_up_runs=3, min_runs=5)

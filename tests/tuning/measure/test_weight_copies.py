@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.runtime.tensors import ALIGN, numpy_view
-from service.tuning.measure.weight_copies import WeightCopies
+from relaxc.service.runtime.tensors import ALIGN, numpy_view
+from relaxc.service.tuning.measure.weight_copies import WeightCopies
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 5), dtype=np.float32)

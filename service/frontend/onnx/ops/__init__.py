@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 
-from service.frontend.onnx.node import Converter
-from service.frontend.onnx.ops.registry import CONVERTERS
+from relaxc.service.frontend.onnx.node import Converter
+from relaxc.service.frontend.onnx.ops.registry import CONVERTERS
 
 __all__ = ["converter_of"]
 
@@ -42,4 +42,4 @@ def converter_of(name: str) -> Converter | None:
 @functools.cache
 def _import_families() -> None:
     for family in FAMILIES:
-        importlib.import_module(f"service.frontend.onnx.ops.{family}")
+        importlib.import_module(f"relaxc.service.frontend.onnx.ops.{family}")

@@ -6,10 +6,10 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import aligned, full_precision, reshaped, scalar
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import aligned, full_precision, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.registry import op
 
 __all__ = ["exponential_unit", "hard_sigmoid", "softplus"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import cast, is_low_precision, scalar
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import cast, is_low_precision, scalar
 
 __all__ = ["BOUNDED"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import relax
 
-from service.errors import ModelMalformed
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
 
 __all__ = [
     "FLOAT8",

@@ -6,12 +6,12 @@ from typing import Any
 
 from tvm import relax, topi
 
-from service.errors import ModelMalformed
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import cast, is_low_precision, permuted, reshaped
-from service.frontend.onnx.ops.registry import op
-from service.frontend.onnx.values import Known
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import cast, is_low_precision, permuted, reshaped
+from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.values import Known
 
 __all__ = ["add_bias", "convolution", "shifted", "spatial_padding"]
 

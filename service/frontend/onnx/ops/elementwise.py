@@ -9,8 +9,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx.node import DTYPES, Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import (
+from relaxc.service.frontend.onnx.node import DTYPES, Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import (
     FLOAT8,
     aligned,
     cast,
@@ -21,9 +21,9 @@ from service.frontend.onnx.ops.common import (
     scalar,
     through_float8,
 )
-from service.frontend.onnx.ops.registry import op
-from service.frontend.onnx.values import Known
-from service.frontend.reach import of_quotient, reach
+from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.values import Known
+from relaxc.service.frontend.reach import of_quotient, reach
 
 _UNARY = {
     "Abs": relax.op.abs,

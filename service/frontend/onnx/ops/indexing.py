@@ -6,13 +6,13 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.dims import same
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import cast, relax_dim, reshaped, scalar
-from service.frontend.onnx.ops.registry import op
-from service.frontend.onnx.values import Known, known_ints
-from service.frontend.reach import reach
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.dims import same
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import cast, relax_dim, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.values import Known, known_ints
+from relaxc.service.frontend.reach import reach
 
 __all__ = ["from_start"]
 

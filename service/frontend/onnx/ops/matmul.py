@@ -6,10 +6,10 @@ from typing import Any
 
 from tvm import relax
 
-from service.errors import ModelMalformed
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import (
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import (
     aligned,
     cast,
     is_integer,
@@ -19,7 +19,7 @@ from service.frontend.onnx.ops.common import (
     reshaped,
     scalar,
 )
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.ops.registry import op
 
 __all__ = ["matmul"]
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from service.errors import ModelMalformed
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import aligned, cast, is_float
-from service.frontend.onnx.ops.quantize import blocked
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import aligned, cast, is_float
+from relaxc.service.frontend.onnx.ops.quantize import blocked
+from relaxc.service.frontend.onnx.ops.registry import op
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,11 +6,11 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import aligned, full_precision, permuted, scalar
-from service.frontend.onnx.ops.matmul import matmul
-from service.frontend.onnx.ops.normalization import rms_norm
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import aligned, full_precision, permuted, scalar
+from relaxc.service.frontend.onnx.ops.matmul import matmul
+from relaxc.service.frontend.onnx.ops.normalization import rms_norm
+from relaxc.service.frontend.onnx.ops.registry import op
 
 
 @op("com.microsoft::FastGelu", "com.microsoft::BiasGelu")

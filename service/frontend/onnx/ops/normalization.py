@@ -6,12 +6,12 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.errors import ModelMalformed
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import aligned, cast, full_precision, reshaped, scalar
-from service.frontend.onnx.ops.reduce import lp_norm
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.errors import ModelMalformed
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import aligned, cast, full_precision, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.reduce import lp_norm
+from relaxc.service.frontend.onnx.ops.registry import op
 
 __all__ = ["rms_norm"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import cast, full_precision, is_float, scalar
-from service.frontend.onnx.ops.conv import spatial_padding
-from service.frontend.onnx.ops.reduce import lowest
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import cast, full_precision, is_float, scalar
+from relaxc.service.frontend.onnx.ops.conv import spatial_padding
+from relaxc.service.frontend.onnx.ops.reduce import lowest
+from relaxc.service.frontend.onnx.ops.registry import op
 
 
 class _Window:

@@ -6,11 +6,11 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import FLOAT8, aligned, cast, permuted, reshaped, scalar
-from service.frontend.onnx.ops.conv import add_bias, convolution, shifted, spatial_padding
-from service.frontend.onnx.ops.registry import op
-from service.frontend.onnx.values import Known
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import FLOAT8, aligned, cast, permuted, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.conv import add_bias, convolution, shifted, spatial_padding
+from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.values import Known
 
 __all__ = ["blocked", "saturated"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import aligned, cast, permuted, reshaped, scalar
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import aligned, cast, permuted, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.registry import op
 
 
 def _dequantized(node: Node, data: int, scale: int) -> Any:

@@ -12,12 +12,12 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops import lstm_scan, recurrent_scan
-from service.frontend.onnx.ops.common import cast, permuted, relax_dim, reshaped, scalar
-from service.frontend.onnx.ops.matmul import matmul
-from service.frontend.onnx.ops.recurrent_cells import DEFAULT, GATES, STEP, Direction, activations
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops import lstm_scan, recurrent_scan
+from relaxc.service.frontend.onnx.ops.common import cast, permuted, relax_dim, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.matmul import matmul
+from relaxc.service.frontend.onnx.ops.recurrent_cells import DEFAULT, GATES, STEP, Direction, activations
+from relaxc.service.frontend.onnx.ops.registry import op
 
 FEW_STEPS = 16
 """Steps times directions up to which unrolling is as quick to compile as one loop nest, and lets each step be fused."""

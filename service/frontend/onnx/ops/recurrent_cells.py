@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.activation import exponential_unit, hard_sigmoid, softplus
-from service.frontend.onnx.ops.common import reshaped, scalar
-from service.frontend.onnx.ops.matmul import matmul
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.activation import exponential_unit, hard_sigmoid, softplus
+from relaxc.service.frontend.onnx.ops.common import reshaped, scalar
+from relaxc.service.frontend.onnx.ops.matmul import matmul
 
 __all__ = ["DEFAULT", "GATES", "STEP", "Direction", "activations"]
 

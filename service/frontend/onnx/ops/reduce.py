@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import cast, is_float, is_integer, is_low_precision, scalar
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import cast, is_float, is_integer, is_low_precision, scalar
+from relaxc.service.frontend.onnx.ops.registry import op
 
 __all__ = ["highest", "lowest", "lp_norm"]
 

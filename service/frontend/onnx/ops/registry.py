@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from service.frontend.onnx.node import Converter
+from relaxc.service.frontend.onnx.node import Converter
 
 __all__ = ["CONVERTERS", "op"]
 

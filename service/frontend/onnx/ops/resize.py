@@ -11,10 +11,10 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import full_precision, relax_dim, reshaped
-from service.frontend.onnx.ops.registry import op
-from service.frontend.onnx.ops.resize_weights import Plan, taps
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import full_precision, relax_dim, reshaped
+from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.ops.resize_weights import Plan, taps
 
 
 @op("Upsample")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from service.frontend.onnx.node import Refused
+from relaxc.service.frontend.onnx.node import Refused
 
 __all__ = ["Plan", "taps"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.registry import op
-from service.frontend.onnx.values import Known
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.values import Known
 
 __all__ = ["Sequence"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import relax, tirx, topi
 
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import permuted, relax_dim, require_shape, reshaped
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import permuted, relax_dim, require_shape, reshaped
+from relaxc.service.frontend.onnx.ops.registry import op
 
 
 @op("Reshape")

@@ -6,12 +6,12 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx import dims as onnx_dims
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import aligned, relax_dim, reshaped, scalar
-from service.frontend.onnx.ops.registry import op
-from service.frontend.onnx.values import Known
-from service.frontend.reach import of_range
+from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import aligned, relax_dim, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.values import Known
+from relaxc.service.frontend.reach import of_range
 
 
 @op("Constant")

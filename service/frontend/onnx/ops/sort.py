@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.common import full_precision
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.common import full_precision
+from relaxc.service.frontend.onnx.ops.registry import op
 
 # What TVM's sort takes (src/runtime/contrib/sort/sort.cc).
 _SORTABLE = ("float16", "float32", "float64", "int32", "int64")

@@ -6,11 +6,11 @@ from typing import Any
 
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from service.frontend.onnx.file import one_line
-from service.frontend.onnx.node import Node, Refused
-from service.frontend.onnx.ops.bounded import BOUNDED
-from service.frontend.onnx.ops.common import cast
-from service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.file import one_line
+from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.bounded import BOUNDED
+from relaxc.service.frontend.onnx.ops.common import cast
+from relaxc.service.frontend.onnx.ops.registry import op
 
 _TRUSTED = ("AffineGrid", "GridSample", "MaxRoiPool", "MaxUnpool", "RoiAlign", "Unique")
 

@@ -6,7 +6,7 @@ Relax expressions, sizes are ints or tirx expressions. It returns the result, or
 
 from __future__ import annotations
 
-from service.frontend.pt2.ops import (
+from relaxc.service.frontend.pt2.ops import (
     activation,
     arithmetic,
     attention,
@@ -25,7 +25,7 @@ from service.frontend.pt2.ops import (
     shape,
     unary,
 )
-from service.frontend.pt2.ops.registry import CONVERTERS, KEPT
+from relaxc.service.frontend.pt2.ops.registry import CONVERTERS, KEPT
 
 __all__ = ["CONVERTERS", "FAMILIES", "KEPT"]
 

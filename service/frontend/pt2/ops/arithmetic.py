@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 from tvm import relax
 
-from service.frontend.pt2.emit import HALF, Emitter, is_prim
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import HALF, Emitter, is_prim
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 __all__ = ["exact"]
 

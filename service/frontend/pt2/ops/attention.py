@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from service.frontend.pt2.emit import HALF, Emitter, is_prim
-from service.frontend.pt2.ops.activation import dead_rows
-from service.frontend.pt2.ops.linear import matmul
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import HALF, Emitter, is_prim
+from relaxc.service.frontend.pt2.ops.activation import dead_rows
+from relaxc.service.frontend.pt2.ops.linear import matmul
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 __all__: list[str] = []
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.pt2.emit import FLOAT8, Emitter, torch_dtype
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import FLOAT8, Emitter, torch_dtype
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 op = relax.op
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.pt2.emit import HALF, Emitter
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import HALF, Emitter
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 __all__ = ["matmul"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.pt2.emit import Emitter, torch_dtype
-from service.frontend.pt2.ops.arithmetic import exact
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import Emitter, torch_dtype
+from relaxc.service.frontend.pt2.ops.arithmetic import exact
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 __all__: list[str] = []
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, topi
 
-from service.frontend.pt2.emit import Emitter, is_prim
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import Emitter, is_prim
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 __all__: list[str] = []
 

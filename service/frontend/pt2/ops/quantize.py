@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from service.frontend.pt2.emit import Emitter, torch_dtype
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import Emitter, torch_dtype
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 op = relax.op
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.pt2.emit import Emitter, is_prim
-from service.frontend.pt2.ops.linear import matmul
-from service.frontend.pt2.ops.registry import converts
+from relaxc.service.frontend.pt2.emit import Emitter, is_prim
+from relaxc.service.frontend.pt2.ops.linear import matmul
+from relaxc.service.frontend.pt2.ops.registry import converts
 
 __all__: list[str] = []
 

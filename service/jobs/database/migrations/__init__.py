@@ -1,3 +1,3 @@
-"""The tables' history for alembic; `service.jobs.database.migrate` runs it."""
+"""The tables' history for alembic; `relaxc.service.jobs.database.migrate` runs it."""
 
 from __future__ import annotations

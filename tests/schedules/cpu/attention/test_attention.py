@@ -11,22 +11,22 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from schedules.cpu import planning
-from schedules.cpu.attention.attention import TiledAttention
-from schedules.cpu.attention.form import MASKED
-from schedules.cpu.common.transposed_tile import transposed
-from schedules.hardware import cpu_of
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.ir.statements import block, ramp, store, unrolled, vectorized
-from schedules.operators import Attention
-from schedules.plan import Plan
-from schedules.planned import space_of
-from schedules.template import Declined, Schedule
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
-from service.lowering.vector_functions import VECTOR_MATH
-from service.passes.kernels.attention_compute import AttentionSpec, attention
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.attention.attention import TiledAttention
+from relaxc.schedules.cpu.attention.form import MASKED
+from relaxc.schedules.cpu.common.transposed_tile import transposed
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.ir.statements import block, ramp, store, unrolled, vectorized
+from relaxc.schedules.operators import Attention
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.planned import space_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.vector_functions import VECTOR_MATH
+from relaxc.service.passes.kernels.attention_compute import AttentionSpec, attention
 from tests.guarded import guarded_tensor
 
 pytestmark = pytest.mark.sampled

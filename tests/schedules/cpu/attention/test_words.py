@@ -13,17 +13,17 @@ import pytest
 import tvm
 from tvm import te
 
-from schedules.cpu import planning
-from schedules.cpu.attention import word_exponential, word_plan, word_products
-from schedules.cpu.attention.attention import TiledAttention
-from schedules.cpu.common.tile_registers import MATRIX
-from schedules.ir import tir
-from schedules.ir.statements import loop, ramp, with_code
-from schedules.template import Declined, Schedule
-from service import machine
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
-from service.lowering.vector_functions import VECTOR_MATH
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.attention import word_exponential, word_plan, word_products
+from relaxc.schedules.cpu.attention.attention import TiledAttention
+from relaxc.schedules.cpu.common.tile_registers import MATRIX
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.statements import loop, ramp, with_code
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service import machine
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.vector_functions import VECTOR_MATH
 from tests.guarded import guarded_tensor
 from tests.schedules.cpu.attention.test_attention import INFINITY, Case, expected, function, inputs, operator
 from tests.schedules.cpu.tiles import emulated, loaded, row

@@ -8,16 +8,16 @@ import pytest
 import tvm
 from tvm import te
 
-from schedules.cpu import planning
-from schedules.cpu.common.dot_product import STEPS, instruction
-from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.hardware import Cpu, cpu_of
-from schedules.ir.dtypes import is_float
-from schedules.operators import Matmul
-from schedules.template import Declined, Schedule
-from service.lowering import pipeline
-from service.lowering.code_target import to_code_target
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.common.dot_product import STEPS, instruction
+from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.ir.dtypes import is_float
+from relaxc.schedules.operators import Matmul
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.code_target import to_code_target
+from relaxc.service.lowering.target import resolve, to_tvm
 
 pipeline.register()
 NARROW = json.dumps({"kind": "llvm", "mcpu": "znver4", "vector_bits": 256})

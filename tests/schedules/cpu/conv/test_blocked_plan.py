@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schedules.cpu.conv.blocked_plan import default, points, refusal, row_tile
-from schedules.hardware import CPUS
-from schedules.operators import Conv2d
+from relaxc.schedules.cpu.conv.blocked_plan import default, points, refusal, row_tile
+from relaxc.schedules.hardware import CPUS
+from relaxc.schedules.operators import Conv2d
 
 
 def conv(channels: int, filters: int, size: int, kernel: int = 1) -> Conv2d:

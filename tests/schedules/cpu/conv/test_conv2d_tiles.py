@@ -11,19 +11,19 @@ import pytest
 import tvm
 from tvm import te
 
-from schedules.cpu import planning
-from schedules.cpu.common.tile_registers import MATRIX
-from schedules.cpu.conv import blocked_plan, tiles_nest, tiles_plan
-from schedules.cpu.conv.blocked_compute import fill
-from schedules.cpu.conv.conv2d_tiles import Conv2dTiles
-from schedules.dots import accumulator_of
-from schedules.hardware import Cpu
-from schedules.operators import Conv2d
-from schedules.template import Declined, Schedule
-from service import machine
-from service.lowering import pipeline
-from service.lowering.code_target import to_code_target
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.common.tile_registers import MATRIX
+from relaxc.schedules.cpu.conv import blocked_plan, tiles_nest, tiles_plan
+from relaxc.schedules.cpu.conv.blocked_compute import fill
+from relaxc.schedules.cpu.conv.conv2d_tiles import Conv2dTiles
+from relaxc.schedules.dots import accumulator_of
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service import machine
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.code_target import to_code_target
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
 from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, compiled, emulated, loaded, random, row
 

@@ -8,12 +8,12 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.cpu.common.dot_product import STEPS
-from schedules.plan import plan_of
-from schedules.template import Schedule
-from service.lowering import pipeline
-from service.lowering.code_target import to_code_target
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu.common.dot_product import STEPS
+from relaxc.schedules.plan import plan_of
+from relaxc.schedules.template import Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.code_target import to_code_target
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.spaces import constant, in_layouts, rule
 
 SIZES = {"3x3": (64, 64, 3, 28), "3x3, deep": (256, 256, 3, 14), "1x1": (64, 256, 1, 28), "strided": (128, 128, 3, 28)}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from schedules.cpu.common.dot_product import STEPS
-from schedules.plan import plan_of
-from service.lowering.target import host_features
+from relaxc.schedules.cpu.common.dot_product import STEPS
+from relaxc.schedules.plan import plan_of
+from relaxc.service.lowering.target import host_features
 from tests.schedules.spaces import agree, constant, in_layouts, points, rule
 
 FEATURE = "avx512bf16"

@@ -12,15 +12,15 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from schedules.cpu import planning
-from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
-from schedules.cpu.conv.depthwise_compute import depthwise_conv2d
-from schedules.hardware import cpu_of
-from schedules.operators import Depthwise2d
-from schedules.plan import Plan
-from schedules.template import Declined, Schedule
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
+from relaxc.schedules.cpu.conv.depthwise_compute import depthwise_conv2d
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.operators import Depthwise2d
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
 
 pytestmark = pytest.mark.sampled

@@ -12,18 +12,18 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from schedules.cpu import planning
-from schedules.cpu.conv import winograd_plan
-from schedules.cpu.conv.winograd import Winograd
-from schedules.cpu.conv.winograd_plan import Problem, blocking, direct_cycles
-from schedules.hardware import CPUS, Cpu, cpu_of
-from schedules.ir import tir
-from schedules.ir.blocks import block_realizes
-from schedules.operators import Conv2d
-from schedules.strict import STRICT
-from schedules.template import Declined, Schedule
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.conv import winograd_plan
+from relaxc.schedules.cpu.conv.winograd import Winograd
+from relaxc.schedules.cpu.conv.winograd_plan import Problem, blocking, direct_cycles
+from relaxc.schedules.hardware import CPUS, Cpu, cpu_of
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.blocks import block_realizes
+from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.strict import STRICT
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
 
 pytestmark = pytest.mark.sampled

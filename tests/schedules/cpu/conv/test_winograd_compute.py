@@ -12,14 +12,14 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.cpu import planning
-from schedules.cpu.conv.winograd_compute import POINTS, amplification, conv2d, matrices, transform_weight
-from schedules.hardware import CPUS, cpu_of
-from schedules.plan import Plan
-from service.passes.layout.block_channels import BlockChannels
-from service.passes.report import OptimizeReport
-from service.runtime.compare import compare
-from service.runtime.tolerances import TOLERANCES
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.conv.winograd_compute import POINTS, amplification, conv2d, matrices, transform_weight
+from relaxc.schedules.hardware import CPUS, cpu_of
+from relaxc.schedules.plan import Plan
+from relaxc.service.passes.layout.block_channels import BlockChannels
+from relaxc.service.passes.report import OptimizeReport
+from relaxc.service.runtime.compare import compare
+from relaxc.service.runtime.tolerances import TOLERANCES
 from tests.passes.graphs import TARGET, compute, graph, operators
 from tests.schedules.cpu.conv.test_winograd import operator
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tvm import relax, te
 
-from schedules.cpu.elementwise.stream import stream_program
-from schedules.hardware import cpu_of
-from schedules.ir import analysis
-from schedules.ir.strides import strided
-from schedules.ir.transpose_code import transpose_code
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu.elementwise.stream import stream_program
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir import analysis
+from relaxc.schedules.ir.strides import strided
+from relaxc.schedules.ir.transpose_code import transpose_code
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import assert_close, run
 
 pytestmark = pytest.mark.sampled

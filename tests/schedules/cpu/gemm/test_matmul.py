@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from service.lowering.target import resolve
+from relaxc.service.lowering.target import resolve
 from tests.schedules.harness import assert_close, run, run_many
 
 pytestmark = pytest.mark.sampled

@@ -9,15 +9,15 @@ import pytest
 import tvm
 from tvm import te
 
-from schedules.cpu import planning
-from schedules.cpu.common.dot_product import STEPS
-from schedules.cpu.gemm.digits_compute import words_of
-from schedules.cpu.gemm.matmul_blocks import MatmulBlocks
-from schedules.hardware import cpu_of
-from schedules.operators import BlockMatmul
-from schedules.template import Declined, Schedule
-from service.lowering import pipeline
-from service.lowering.target import host_features, resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.common.dot_product import STEPS
+from relaxc.schedules.cpu.gemm.digits_compute import words_of
+from relaxc.schedules.cpu.gemm.matmul_blocks import MatmulBlocks
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.operators import BlockMatmul
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import host_features, resolve, to_tvm
 from tests.passes.graphs import graph
 from tests.passes.layout.test_pack_block_weights import product
 from tests.passes.layout.test_pack_matmul import compiled

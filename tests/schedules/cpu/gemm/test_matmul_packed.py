@@ -13,16 +13,16 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from schedules.cpu import planning
-from schedules.cpu.conv import blocked_plan
-from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
-from schedules.cpu.gemm import packed_plan
-from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.hardware import Cpu, cpu_of
-from schedules.operators import Conv2d, Matmul, Operator
-from schedules.template import Declined, Rule, Schedule
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.conv import blocked_plan
+from relaxc.schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from relaxc.schedules.cpu.gemm import packed_plan
+from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
+from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.operators import Conv2d, Matmul, Operator
+from relaxc.schedules.template import Declined, Rule, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
 
 pytestmark = pytest.mark.sampled

@@ -11,17 +11,17 @@ import pytest
 import tvm
 from tvm import te
 
-from schedules.cpu import planning
-from schedules.cpu.common.tile_registers import MATRIX
-from schedules.cpu.gemm import matrix_nest, matrix_plan, packed_plan
-from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.dots import accumulator_of
-from schedules.hardware import Cpu
-from schedules.operators import Matmul
-from schedules.template import Declined, Schedule
-from service import machine
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.common.tile_registers import MATRIX
+from relaxc.schedules.cpu.gemm import matrix_nest, matrix_plan, packed_plan
+from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
+from relaxc.schedules.dots import accumulator_of
+from relaxc.schedules.hardware import Cpu
+from relaxc.schedules.operators import Matmul
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service import machine
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
 from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, compiled, emulated, loaded, random, row
 

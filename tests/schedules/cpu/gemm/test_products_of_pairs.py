@@ -9,12 +9,12 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.cpu.common.dot_product import STEPS
-from schedules.hardware import cpu_of
-from schedules.plan import plan_of
-from service.lowering.target import host_features, resolve, to_tvm
-from service.passes import optimize
-from service.request import CompileOptions
+from relaxc.schedules.cpu.common.dot_product import STEPS
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.plan import plan_of
+from relaxc.service.lowering.target import host_features, resolve, to_tvm
+from relaxc.service.passes import optimize
+from relaxc.service.request import CompileOptions
 from tests.schedules.numpy_tir import numpy_dtype
 from tests.schedules.spaces import agree, points, rule
 

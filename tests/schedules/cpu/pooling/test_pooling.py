@@ -11,18 +11,18 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from schedules.cpu import planning
-from schedules.cpu.common.register_tile import divisors
-from schedules.cpu.pooling.pooling import Pooling
-from schedules.cpu.pooling.pooling_image import PoolingImage
-from schedules.hardware import cpu_of
-from schedules.ir.blocks import block_names
-from schedules.operators import Pool2d
-from schedules.plan import PLAN, Plan
-from schedules.planned import Planned
-from schedules.template import Declined, Schedule
-from service.lowering import pipeline
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.cpu.pooling.pooling import Pooling
+from relaxc.schedules.cpu.pooling.pooling_image import PoolingImage
+from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.ir.blocks import block_names
+from relaxc.schedules.operators import Pool2d
+from relaxc.schedules.plan import PLAN, Plan
+from relaxc.schedules.planned import Planned
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering import pipeline
+from relaxc.service.lowering.target import resolve, to_tvm
 
 pytestmark = pytest.mark.sampled
 

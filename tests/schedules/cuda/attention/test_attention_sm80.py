@@ -14,12 +14,12 @@ import tvm_ffi
 from benchmarks.gpu import attention_device
 from benchmarks.gpu.attention_cases import LAYOUTS, AttentionCase, prim_func
 from benchmarks.gpu.attention_sm80_cases import POINTS
-from schedules.cuda.attention.attention_sm80 import AttentionSm80, kernel
-from schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.attention.attention_sm80 import AttentionSm80, kernel
+from relaxc.schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.gpu import needs_gpu
 from tests.schedules.cuda.simulated import run
 
@@ -123,7 +123,7 @@ def test_it_takes_heads_where_they_lie(layout, target):
 
 
 def test_hopper_s_own_template_goes_before_it():
-    from schedules.cuda import RULES
+    from relaxc.schedules.cuda import RULES
 
     func = prim_func(BASE)
     for target, first in ((HOPPER, "cuda.attention_sm90"), (TARGET, "cuda.attention_sm80")):

@@ -10,13 +10,13 @@ import pytest
 import tvm_ffi
 
 from benchmarks.gpu.attention_cases import AttentionCase, prim_func
-from schedules.cuda.attention.attention_sm90 import AttentionSm90
-from schedules.cuda.attention.form import match
-from schedules.cuda.attention.tile import Tile, choices, default, order
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.attention.attention_sm90 import AttentionSm90
+from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.cuda.attention.tile import Tile, choices, default, order
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 
 SPEC = resolve("cuda-sm90")
 TARGET = to_tvm(SPEC)

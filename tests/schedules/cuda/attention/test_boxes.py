@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gpu.attention_cases import AttentionCase, prim_func
-from schedules.cuda.attention.boxes import boxes_of
-from schedules.cuda.attention.decoding_sm90 import packed
-from schedules.cuda.attention.form import match
+from relaxc.schedules.cuda.attention.boxes import boxes_of
+from relaxc.schedules.cuda.attention.decoding_sm90 import packed
+from relaxc.schedules.cuda.attention.form import match
 
 STEP = AttentionCase(2, 8, 1, 1024, 128, shared=4, layout="bhsd")
 _ROWS = 64

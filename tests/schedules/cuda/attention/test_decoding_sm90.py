@@ -14,16 +14,16 @@ import pytest
 import tvm_ffi
 
 from benchmarks.gpu.attention_cases import AttentionCase, prim_func
-from schedules.cuda import RULES
-from schedules.cuda.attention.attention_sm80 import AttentionSm80
-from schedules.cuda.attention.decoding_sm90 import DecodingSm90, packed
-from schedules.cuda.attention.form import match
-from schedules.cuda.common.kernel import TEXT_KERNEL, text_of
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.apply import finish
-from service.lowering.build import build_kernel
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.attention.attention_sm80 import AttentionSm80
+from relaxc.schedules.cuda.attention.decoding_sm90 import DecodingSm90, packed
+from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL, text_of
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.apply import finish
+from relaxc.service.lowering.build import build_kernel
+from relaxc.service.lowering.target import resolve, to_tvm
 
 SPEC = resolve("cuda-sm90")
 TARGET = to_tvm(SPEC)
@@ -157,7 +157,9 @@ def merge(tmp_path_factory):
     source = (
         "#include <cmath>\n#define DEV static inline\nconstexpr float LOG2_SCALE = 1.44269504f * 0.125f;\n"
         "DEV float exp2_fast(float x) { return exp2f(x); }\n"
-        "using std::fmaxf; using std::fmaf;\n" + text_of("schedules.cuda.attention", "merge.cuh") + 'extern "C" float '
+        "using std::fmaxf; using std::fmaf;\n"
+        + text_of("relaxc.schedules.cuda.attention", "merge.cuh")
+        + 'extern "C" float '
         "merge4(const float (&tops)[4], const float (&totals)[4], float (&weights)[4]) "
         "{ return merge(tops, totals, weights); }\n"
     )

@@ -11,13 +11,13 @@ import tvm_ffi
 
 from benchmarks.gpu import conv_cases, conv_device
 from benchmarks.gpu.conv_cases import ConvCase
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.conv.conv2d_sm80 import Conv2dSm80, kernel
-from schedules.cuda.gemm.tile_sm80 import WarpTile, refusal
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.conv.conv2d_sm80 import Conv2dSm80, kernel
+from relaxc.schedules.cuda.gemm.tile_sm80 import WarpTile, refusal
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.gpu import needs_gpu
 from tests.schedules.cuda.images import prim_func
 from tests.schedules.cuda.simulated import run
@@ -105,7 +105,7 @@ def test_it_declines(windows, image, filters, reason):
 
 
 def test_on_hopper_it_takes_what_the_copy_engine_cannot_feed():
-    from schedules.cuda import RULES
+    from relaxc.schedules.cuda import RULES
 
     steps = [(SQUARE, "cuda.conv2d_sm90"), (Windows("taps", (3, 3), (9, 9)), "cuda.conv2d_sm80")]
     for windows, first in steps:

@@ -7,14 +7,14 @@ import itertools
 import pytest
 import tvm_ffi
 
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90, kernel
-from schedules.cuda.conv.form import box_of, match
-from schedules.cuda.gemm.tile import Tile, refusal
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.conv.conv2d_sm90 import Conv2dSm90, kernel
+from relaxc.schedules.cuda.conv.form import box_of, match
+from relaxc.schedules.cuda.gemm.tile import Tile, refusal
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.images import prim_func
 
 SPEC = resolve("cuda-sm90")

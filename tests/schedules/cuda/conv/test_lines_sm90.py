@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from schedules.cuda import RULES
-from schedules.cuda.conv import lines_sm90
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.conv.lines_sm90 import LinesSm90, Strip, kernel
-from schedules.hardware import gpu_of
-from schedules.template import Declined
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.conv import lines_sm90
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.conv.lines_sm90 import LinesSm90, Strip, kernel
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.images import prim_func, result_of
 from tests.schedules.cuda.simulated import run
 

@@ -8,12 +8,12 @@ import pytest
 import tvm
 from tvm import relax
 
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.conv import compute
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.conv.spread import Spread
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.conv import compute
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.conv.spread import Spread
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.images import prim_func
 
 TARGET = to_tvm(resolve("cuda-sm90"))

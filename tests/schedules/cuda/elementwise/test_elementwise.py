@@ -16,14 +16,14 @@ from benchmarks.gpu.build import described
 from benchmarks.gpu.child_kernel import check_kernel
 from benchmarks.gpu.manifest import Entry
 from benchmarks.gpu.moves_cases import TIMED, MovesCase, awkward, prim_func
-from schedules.cuda import RULES
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.elementwise.elementwise import Elementwise
-from schedules.cuda.elementwise.reading import match
-from schedules.cuda.elementwise.transposed import Transposed
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.elementwise.elementwise import Elementwise
+from relaxc.schedules.cuda.elementwise.reading import match
+from relaxc.schedules.cuda.elementwise.transposed import Transposed
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.benchmarks.on_cpu import on_cpu
 from tests.schedules.cuda.simulated import run
 

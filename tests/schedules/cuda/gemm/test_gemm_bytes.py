@@ -12,11 +12,11 @@ from tvm.relax import op
 
 from benchmarks.gpu.fused import prim_func_of
 from benchmarks.gpu.gemm_bytes_cases import EPILOGUES, BytesCase, prim_func
-from schedules.cuda.gemm.form import match
-from schedules.cuda.gemm.gemm_sm80 import GemmSm80
-from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.gemm.form import match
+from relaxc.schedules.cuda.gemm.gemm_sm80 import GemmSm80
+from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.passes.graphs import graph
 
 TARGET = to_tvm(resolve("cuda-sm90"))
@@ -78,7 +78,7 @@ def test_operands_that_another_dtype_has_wrapped_are_declined() -> None:
 def test_a_cast_of_what_may_lie_outside_is_declined() -> None:
     """A float becomes a byte only where the PrimFunc has clamped it."""
     inputs = [relax.Var("x", relax.TensorType((64, 64), "int8")), relax.Var("w", relax.TensorType((64, 64), "int8"))]
-    from schedules.cuda.gemm.compute import by_columns
+    from relaxc.schedules.cuda.gemm.compute import by_columns
 
     block = relax.BlockBuilder()
     with block.function("main", inputs):

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gpu.gemm_fp8_cases import EPILOGUES, FP8, Fp8Case, prim_func
-from schedules.cuda.gemm.form import match
-from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from schedules.cuda.gemm.tile import Tile
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.gemm.form import match
+from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from relaxc.schedules.cuda.gemm.tile import Tile
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 
 TARGET = to_tvm(resolve("cuda-sm90"))
 RULE = GemmSm90()

@@ -14,12 +14,12 @@ import tvm_ffi
 
 from benchmarks.gpu.gemm_cases import EPILOGUES, Case, prim_func
 from benchmarks.gpu.gemm_sm80_cases import POINTS
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.gemm.gemm_sm80 import GemmSm80, kernel
-from schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.gemm.gemm_sm80 import GemmSm80, kernel
+from relaxc.schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.gpu import needs_gpu
 from tests.schedules.cuda.simulated import run
 
@@ -106,7 +106,7 @@ def test_it_takes_products_with_what_is_fused(epilogue, target):
 
 
 def test_hopper_s_own_template_goes_before_it():
-    from schedules.cuda import RULES
+    from relaxc.schedules.cuda import RULES
 
     for case, first in ((BASE, "cuda.gemm_sm90"), (replace(BASE, n=71), "cuda.gemm_sm80")):
         func = prim_func(case)

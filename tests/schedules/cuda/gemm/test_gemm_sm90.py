@@ -12,13 +12,13 @@ import pytest
 import tvm_ffi
 
 from benchmarks.gpu.gemm_cases import EPILOGUES, Case, prim_func
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.gemm.form import match
-from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from schedules.cuda.gemm.tile import Tile, refusal
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.gemm.form import match
+from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from relaxc.schedules.cuda.gemm.tile import Tile, refusal
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.gpu import needs_gpu
 
 SPEC = resolve("cuda-sm90")

@@ -12,12 +12,12 @@ import torch
 
 from benchmarks.gpu import gemv_weights_device
 from benchmarks.gpu.gemv_weights_cases import EPILOGUES, WeightsCase, prim_func
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.gemm.blocks_compute import Blocks
-from schedules.cuda.gemm.matmul_blocks import MatmulBlocks
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.gemm.blocks_compute import Blocks
+from relaxc.schedules.cuda.gemm.matmul_blocks import MatmulBlocks
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.simulated import run
 
 TARGET, HOPPER = (to_tvm(resolve(name)) for name in ("cuda-sm80", "cuda-sm90"))

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.gpu import conv_cases, gemm_cases
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.gemm_cases import Case
-from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
-from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
+from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from relaxc.service.lowering.target import resolve, to_tvm
 
 TARGET = to_tvm(resolve("cuda-sm90"))
 RESIDUAL = "bias_residual_relu"

@@ -13,14 +13,14 @@ from tvm import tirx
 from benchmarks.gpu import groups_cases
 from benchmarks.gpu.groups_cases import GroupsCase
 from benchmarks.gpu.groups_device import tolerance
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.groups.form import match
-from schedules.cuda.groups.group_norm import GroupNorm
-from schedules.cuda.groups.ring import Ring
-from schedules.cuda.groups.slab import Slab
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.groups.form import match
+from relaxc.schedules.cuda.groups.group_norm import GroupNorm
+from relaxc.schedules.cuda.groups.ring import Ring
+from relaxc.schedules.cuda.groups.slab import Slab
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))

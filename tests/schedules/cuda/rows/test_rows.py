@@ -15,15 +15,15 @@ from benchmarks.gpu import rows_cases
 from benchmarks.gpu.fused import one_prim_func, prim_func_of
 from benchmarks.gpu.rows_cases import RowsCase
 from benchmarks.gpu.rows_device import tolerance
-from schedules.cuda import RULES
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.rows.form import match
-from schedules.cuda.rows.rows import RowReductions
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes.legalize.legalize_norms import NORMS
-from service.passes.legalize.legalize_quantized import QUANTIZED
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.rows.form import match
+from relaxc.schedules.cuda.rows.rows import RowReductions
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.legalize.legalize_norms import NORMS
+from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))

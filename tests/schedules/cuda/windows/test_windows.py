@@ -15,14 +15,14 @@ from benchmarks.gpu.build import described
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.fused import prim_func_of
 from benchmarks.gpu.manifest import Entry
-from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.conv import compute
-from schedules.cuda.conv.compute import Windows
-from schedules.cuda.windows.windows import OverWindows
-from schedules.hardware import gpu_of
-from schedules.template import Declined, Schedule
-from service.lowering.target import resolve, to_tvm
-from service.passes.legalize.legalize_quantized import QUANTIZED
+from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.conv import compute
+from relaxc.schedules.cuda.conv.compute import Windows
+from relaxc.schedules.cuda.windows.windows import OverWindows
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined, Schedule
+from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED
 from tests.schedules.cuda.images import prim_func, result_of
 from tests.schedules.cuda.simulated import run
 

@@ -78,7 +78,7 @@ def _between(digest: str) -> str:
 
 
 def _right(files: list[_File]) -> str:
-    """As `service.request.model_digest` is when this is written."""
+    """As `relaxc.service.request.model_digest` is when this is written."""
     (_, own), *data = files
     text = json.dumps({"data": dict(data), "model": own}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest() if data else own

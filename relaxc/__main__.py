@@ -1,4 +1,4 @@
-"""`python -m service VERB …`, the same as the installed command `relaxc`."""
+"""`python -m relaxc VERB …`, the same as the installed command `relaxc`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def command() -> NoReturn:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has us ignore it
         signal.signal(signal.SIGINT, _interrupted)  # until `main` can say it
-    from service.process.early import start_early
+    from relaxc.service.process.early import start_early
 
     start_early(sys.argv[1:])
-    from service.cli.main import main  # takes a tenth of a second, in which a worker imports TVM
+    from relaxc.service.cli.main import main  # takes a tenth of a second, in which a worker imports TVM
 
     code = 1
 
