@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import moves_cases, plain_cases
+from benchmarks.gpu import masked_cases, moves_cases, plain_cases
 from benchmarks.gpu.drawn import drawn_entries
 from benchmarks.gpu.manifest import MANIFEST, Entry, read_manifest, write_manifest
 from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries, thread_entries
@@ -166,6 +166,8 @@ def described(entry: Entry, case: Any) -> dict[str, Any]:
         said |= {"shapes": case.shapes(), "result": case.result(), "numbers": case.numbers()}
     if entry.suite == "moves":
         said |= {"operands": moves_cases.operands(case), "result": moves_cases.result(case)}
+    if entry.suite == "masked":
+        said |= {"operands": masked_cases.operands(case)}
     if entry.suite == "plain":
         shape = [int(dim) for dim in plain_cases.prim_func(case).params[-1].shape]
         said |= {"operands": plain_cases.operands(case), "result": shape}

@@ -201,12 +201,14 @@ def _embed(
     """
     import tvm
 
+    from relaxc.service.lowering.cuda_accesses import check_accesses
     from relaxc.service.lowering.cuda_arithmetic import with_extremes
 
     embedded = tvm.get_global_func("runtime.ModulePackImportsToTensor")(compiled).numpy().tobytes()
     with_ptx = not spec.arch.endswith("a")  # a later device does not have the instructions of such an architecture
     for part in (part for part in parts if part.kind == "cuda"):
         source = part.inspect_source("cuda")
+        check_accesses(source)
         text = with_extremes(source)
         made = images[source][1].image if source in images else nvcc(text, spec.arch, folder, with_ptx=with_ptx)
         embedded = with_cubin(embedded, source, made)

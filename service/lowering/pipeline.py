@@ -11,6 +11,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from relaxc.service.lowering import brain_floats
 from relaxc.service.lowering.accumulate import AccumulateLocally
+from relaxc.service.lowering.bool_bytes import BoolBytes
 from relaxc.service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
 from relaxc.service.lowering.cuda_arithmetic import CudaArithmetic
 from relaxc.service.lowering.fold_bits import FoldBits
@@ -54,7 +55,7 @@ def _finalize_host() -> Any:
 
 def _finalize_device() -> Any:
     """TVM's passes, then ours."""
-    return tvm.ir.transform.Sequential([finalize_device_passes(), FoldBits(), CudaArithmetic()])
+    return tvm.ir.transform.Sequential([finalize_device_passes(), FoldBits(), CudaArithmetic(), BoolBytes()])
 
 
 def _nothing(module: Any) -> Any:

@@ -30,6 +30,7 @@ from benchmarks.gpu.gemm_bytes_cases import BytesCase
 from benchmarks.gpu.gemm_cases import Case
 from benchmarks.gpu.groups_cases import GroupsCase
 from benchmarks.gpu.manifest import Entry, read_results
+from benchmarks.gpu.masked_cases import MaskedCase
 from benchmarks.gpu.plain_cases import PlainCase
 from benchmarks.gpu.rows_cases import RowsCase
 from tests.benchmarks.on_cpu import computed
@@ -46,6 +47,7 @@ FAMILIES = {
     "gemm_bytes",
     "gemm_sm80",
     "groups",
+    "masked",
     "moves",
     "plain",
     "rows",
@@ -88,6 +90,12 @@ SMALL = [
     ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "float16", "scale_residual")),
     ("attention", AttentionCase(2, 4, 3, 21, 8, shared=2, page=8, mask="keys")),
     ("attention", AttentionCase(1, 2, 5, 9, 8, layout="bhsd", page=16, causal=4)),
+    *(("masked", MaskedCase(kind, 2, 3, 5, 4)) for kind in ("scores", "full_scores")),
+    ("masked", MaskedCase("compared", 1, 3, 5, 4, out="bool")),
+    ("masked", MaskedCase("masked", 1, 3, 5, 4, "bool", "bool")),
+    ("masked", MaskedCase("bytes", 2, 3, 5, 4, "bool", "int8")),
+    ("masked", MaskedCase("product_of_bytes", 2, 3, 5, 4, "int8", "int32")),
+    ("masked", MaskedCase("any", 2, 3, 5, 4, "bool", "int8")),
     # NaN, which a row without a softmax is, has no code.
     (
         "attention",

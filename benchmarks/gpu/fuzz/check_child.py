@@ -31,6 +31,7 @@ _LEAST = {
     "plain": 0.3,
     "attention": 0.02,
     "moves": 0.0,
+    "masked": 1.0,
 }
 """What elements of a suite's results are about, so that one that cancels to nothing is judged as its neighbours are."""
 _SHORT = 32

@@ -16,6 +16,7 @@ from benchmarks.gpu import (
     gemm_cases,
     gemm_sm80_cases,
     groups_cases,
+    masked_cases,
     moves_cases,
     plain_cases,
     rows_cases,
@@ -28,6 +29,7 @@ from benchmarks.gpu.gemm_bytes_cases import BytesCase
 from benchmarks.gpu.gemm_cases import Case
 from benchmarks.gpu.gemm_sm80_cases import WarpCase
 from benchmarks.gpu.groups_cases import GroupsCase
+from benchmarks.gpu.masked_cases import MaskedCase
 from benchmarks.gpu.moves_cases import MovesCase
 from benchmarks.gpu.plain_cases import PlainCase
 from benchmarks.gpu.rows_cases import RowsCase
@@ -37,7 +39,7 @@ __all__ = ["SUITES", "Drawn", "draw"]
 SUITES: Mapping[str, Any] = {
     "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases,
     "conv_bytes": conv_bytes_cases, "gemm_bytes": gemm_bytes_cases, "gemm_sm80": gemm_sm80_cases,
-    "groups": groups_cases,
+    "groups": groups_cases, "masked": masked_cases,
     "moves": moves_cases, "plain": plain_cases, "rows": rows_cases,
 }  # fmt: skip
 """What makes the PrimFunc of each suite's cases."""
@@ -293,12 +295,16 @@ def _plain(chance: random.Random) -> PlainCase:
     return PlainCase(kind, shape, dtype, out_of(chance, dtype), tuple(steps), tuple(others), axes)
 
 
+def _masked(chance: random.Random) -> MaskedCase:
+    return masked_cases.drawn(chance, extent)
+
+
 _FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
-    "gemm": (12, "gemm", _gemm),
+    "gemm": (10, "gemm", _gemm),
     "gemm_bytes": (5, "gemm_bytes", _gemm_bytes),
     "gemm_sm80": (8, "gemm_sm80", _gemm_sm80),
     "conv_bytes": (3, "conv_bytes", _conv_bytes),
-    "conv": (17, "conv", _conv),
+    "conv": (13, "conv", _conv),
     "attention": (7, "attention", _attention),
     "decoding": (6, "attention", _decoding),
     "paged": (4, "attention", _paged),
@@ -308,5 +314,6 @@ _FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
     "moves": (11, "moves", _moves),
     "plain": (5, "plain", _plain),
     "spread": (2, "plain", _spread),
+    "masked": (6, "masked", _masked),
 }
 """Each family's share in percent, its suite, and what draws a case."""
