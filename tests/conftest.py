@@ -7,13 +7,15 @@ import gc
 import inspect
 import os
 import signal
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from relaxc.schedules.strict import STRICT
+from tests import other_cpus
 from tests.sampling import mark_unsampled
 from tests.zoo.folder import share_exports
 
@@ -69,9 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Leaves what was imported and collected to no garbage collection: that is a third of a second for each full one,
+    """Has kernels for CPUs with more than this one run here, where a test imports TVM.
+
+    Leaves what was imported and collected to no garbage collection: that is a third of a second for each full one,
     which every compile asks for, and a child that is forked writes to no page that it shares.
     """
+    if "tvm" in sys.modules:
+        other_cpus.install()
     _freeze()
 
 
@@ -87,6 +93,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def _freeze() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def code_to_be_read() -> Iterator[None]:
+    """Machine code of other CPUs stays what it is for them: the test reads it, and does not run it."""
+    with other_cpus.code_to_be_read():
+        yield
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+import relaxc
 from relaxc.service import compiler, frontend
 from relaxc.service.artifact.key import key_for
 from relaxc.service.compiling import calibration, verifier
@@ -18,6 +19,7 @@ from relaxc.service.request import Calibration, CompileOptions, CompileRequest, 
 from relaxc.service.runtime.loading import load
 from relaxc.service.runtime.session import Session
 from tests.frontend.onnx.harness import model, node, value, write
+from tests.schedules.spaces import BYTES
 
 RNG = np.random.default_rng(0)
 
@@ -61,12 +63,18 @@ def test_an_artifact_in_int8_is_verified_and_near_to_the_model(tmp_path: Path) -
     assert "--precision int8 --calibration samples.npz --max-error 0.03" in manifest.command
     found = manifest.passes["calibration"]
     assert found["samples"] == 8 and {row["precision"] for row in found["layers"]} == {"int8"}
-    why = {row["why"] for row in manifest.passes["precisions"].values() if "int8" in row["dtype"]}
-    assert "--precision int8: quantized by calibration" in why
     (row,) = found["outputs"]
     inputs = {"x": np.load(given)["x"][:1]}
     want, got = frontend.reference(path, request.model.format)(inputs)["y"], session(inputs)["y"]
     assert 0 < np.sqrt(np.mean((got - want) ** 2) / np.mean(want**2)) < 3 * row["error"] < 0.09
+
+
+def test_where_bytes_are_multiplied_the_report_says_why(tmp_path: Path) -> None:
+    path, given = network(tmp_path), samples(tmp_path)
+    asked = replace(options(str(given), max_error=0.03), verify=False)
+    made = relaxc.compile(path, target=BYTES, output=tmp_path / "m.so", options=asked)
+    why = {row["why"] for row in made.manifest.passes["precisions"].values() if "int8" in row["dtype"]}
+    assert "--precision int8: quantized by calibration" in why
 
 
 def test_what_an_artifact_depends_on(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_equal_bytes_in_another_process_and_folder(tmp_path):
     assert str(tmp_path).encode() not in (tmp_path / "model.so").read_bytes()
 
 
+@pytest.mark.usefixtures("code_to_be_read")
 def test_512_bit_vectors_are_used(tmp_path):
     dumps = Dumps()
     build(*ready("x86-64-v4"), tmp_path / "model.so", dump=dumps)
@@ -100,6 +101,7 @@ def test_512_bit_vectors_are_used(tmp_path):
 @pytest.mark.parametrize(
     ("target", "there", "absent"), [("x86-64-v2", "xmm", "ymm"), ("x86-64-v3", "ymm", "zmm"), ("znver4", "zmm", "nope")]
 )
+@pytest.mark.usefixtures("code_to_be_read")
 def test_cross_compiles_to_other_levels(target, there, absent, tmp_path):
     dumps = Dumps()
     build(*ready(target), tmp_path / "model.so", dump=dumps)

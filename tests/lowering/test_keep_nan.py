@@ -103,6 +103,7 @@ def main(a: T.Buffer((64, 16), "float32"), {name}: T.Buffer((16,), "float32")):
 
 
 @pytest.mark.parametrize("name", ["safe_softmax_maxelem", "softmax_maxelem_lanes", "attention_top_1"])
+@pytest.mark.usefixtures("code_to_be_read")
 def test_the_largest_that_a_softmax_subtracts_costs_one_instruction(name):
     def code(name: str) -> str:
         func = tvm.script.from_source(_LARGEST.format(name=name))

@@ -118,5 +118,6 @@ def test_the_module_is_text_and_always_the_same():
 
 
 @pytest.mark.parametrize(("target", "scales"), [("x86-64-v4", True), ("x86-64-v3", False)])
+@pytest.mark.usefixtures("code_to_be_read")
 def test_avx512_scales_by_powers_of_two_in_one_instruction(target, scales):
     assert ("vscalefps" in compiled("exp", (64,), "float32", target).inspect_source("asm")) == scales

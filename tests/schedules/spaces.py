@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +32,20 @@ from tests.schedules.harness import assert_close, legalized
 from tests.schedules.numpy_tir import computed, numpy_dtype, random_inputs
 
 __all__ = [
-    *("CASES", "FLOATS", "WIDTHS", "Case", "agree", "constant", "first_rule", "functions", "in_layouts", "network_of"),
+    *(
+        "BYTES",
+        "CASES",
+        "FLOATS",
+        "PAIRS",
+        "WIDTHS",
+        "Case",
+        "agree",
+        "constant",
+        "first_rule",
+        "functions",
+        "in_layouts",
+        "network_of",
+    ),
     *("points", "rule"),
 ]
 
@@ -39,6 +53,11 @@ pipeline.register()
 R = relax.op
 
 WIDTHS = {128: "x86-64-v2", 256: "x86-64-v3", 512: "x86-64-v4"}
+PAIRS, BYTES = (
+    json.dumps({"kind": "llvm", "mcpu": "x86-64-v4", "features": [feature], "cores": 2})
+    for feature in ("avx512bf16", "avx512vnni")
+)
+"""CPUs that multiply pairs of bfloat16, and bytes, and have no tile registers, whose plans would come first."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 NUMBERS = (*FLOATS, "int32")
 PACKED = tuple(left for left, _, _ in MatmulPacked.dtypes)

@@ -16,7 +16,7 @@ from relaxc.schedules.planned import Planned, space_of
 from relaxc.schedules.template import Declined, Schedule
 from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cpu.gemm.test_matmul_packed import cpu_named
-from tests.schedules.spaces import CASES, WIDTHS, Case, agree, functions, points, rule
+from tests.schedules.spaces import BYTES, CASES, WIDTHS, Case, agree, functions, points, rule
 
 PARAMETERS = [
     pytest.param(case, dtype, bits, id=f"{case.rule}-{case.name}-{dtype}-{bits}")
@@ -93,8 +93,8 @@ def test_a_template_with_plans_refuses_dtypes_that_it_does_not_declare(operator:
 def test_points_of_the_space_compute_what_numpy_does(case: Case) -> None:
     """The default and one other; `tests/conformance/test_template_spaces.py` has the whole space."""
     dtype = "float32" if "float32" in case.dtypes else case.dtypes[0]
-    for func in functions(case, dtype, "auto"):
-        agree(func, rule(case.rule), "auto", points(func, rule(case.rule), "auto", 2))
+    for func in functions(case, dtype, BYTES):
+        agree(func, rule(case.rule), BYTES, points(func, rule(case.rule), BYTES, 2))
 
 
 @pytest.mark.sampled(most=12)
@@ -104,5 +104,5 @@ def test_points_of_the_space_compute_what_numpy_does(case: Case) -> None:
     ids=lambda value: value if isinstance(value, str) else f"{value.rule}-{value.name}",
 )
 def test_the_default_computes_what_numpy_does_in_other_types(case: Case, dtype: str) -> None:
-    for func in functions(case, dtype, "auto"):
-        agree(func, rule(case.rule), "auto", points(func, rule(case.rule), "auto", 1))
+    for func in functions(case, dtype, BYTES):
+        agree(func, rule(case.rule), BYTES, points(func, rule(case.rule), BYTES, 1))

@@ -27,7 +27,7 @@ class Rows:
     """
 
     name = "cpu.rows"
-    version = 2
+    version = 3
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `relaxc.schedules.template.Rule`."""

@@ -147,6 +147,7 @@ def test_a_cpu_without_the_instruction_declines_the_plan() -> None:
     assert isinstance(found, Declined) and "no instruction" in found.reason
 
 
+@pytest.mark.usefixtures("code_to_be_read")
 def test_the_code_is_made_of_tile_instructions() -> None:
     """Registers are configured once a task and released at its end."""
     case = CASES["bert"]
@@ -157,6 +158,7 @@ def test_the_code_is_made_of_tile_instructions() -> None:
     assert (code.count("\tldtilecfg"), code.count("\ttilerelease")) == (1, 1)
 
 
+@pytest.mark.usefixtures("code_to_be_read")
 def test_vectors_multiply_pairs_that_stay_in_registers() -> None:
     """No register of sums is spilled in the loops of products, which have as many instructions as their tiles."""
     case = CASES["bert"]

@@ -51,6 +51,7 @@ def test_what_takes_a_sum(target: str, operands: tuple[str, str], depth: int, ex
 
 @pytest.mark.parametrize(("operands", "name"), [(("uint8", "int8"), "vpdpbusd"), (("bfloat16",) * 2, "vdpbf16ps")])
 @pytest.mark.parametrize(("target", "register"), [("znver4", "%zmm"), (NARROW, "%ymm")])
+@pytest.mark.usefixtures("code_to_be_read")
 def test_the_code_is_made_of_instructions(target: str, register: str, operands: tuple[str, str], name: str) -> None:
     """Each takes a whole vector of sums, and none of the sums goes to memory within the loop."""
     spec = resolve(target)

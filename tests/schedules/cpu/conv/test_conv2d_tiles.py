@@ -168,6 +168,7 @@ def test_a_cpu_without_the_instruction_declines_the_plan() -> None:
     ],
     ids=["1x1", "3x3"],
 )
+@pytest.mark.usefixtures("code_to_be_read")
 def test_the_code_is_made_of_tile_instructions(shape: dict[str, Any], operands: tuple[str, str]) -> None:
     """Registers are configured once for panels of a width, and neither tiles nor vectors go to the stack."""
     spec, op = resolve("sapphirerapids"), convolution_of(operands, **shape)

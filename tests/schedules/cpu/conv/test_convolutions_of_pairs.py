@@ -10,11 +10,8 @@ from tvm import relax
 
 from relaxc.schedules.cpu.common.dot_product import STEPS
 from relaxc.schedules.plan import plan_of
-from relaxc.service.lowering.target import host_features
-from tests.schedules.spaces import agree, constant, in_layouts, points, rule
+from tests.schedules.spaces import PAIRS, agree, constant, in_layouts, points, rule
 
-FEATURE = "avx512bf16"
-HERE = pytest.param("auto", marks=pytest.mark.skipif(FEATURE not in host_features(), reason=f"needs {FEATURE}"))
 R = relax.op
 
 CASES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
@@ -40,7 +37,7 @@ def _convolution(x: Any, *, taps: Any, geometry: dict[str, Any]) -> Any:
     return R.nn.relu(R.nn.conv2d(x, taps, **geometry))
 
 
-@pytest.mark.parametrize("target", [HERE])
+@pytest.mark.parametrize("target", [PAIRS], ids=["avx512bf16"])
 @pytest.mark.parametrize("size", [(9, 14), (7, 7), (13, 31)])
 @pytest.mark.parametrize("case", CASES)
 def test_a_convolution_is_numpys_of_rounded_operands(case: str, size: tuple[int, int], target: str) -> None:
@@ -57,7 +54,7 @@ def test_without_the_instruction_the_operands_are_widened_first(target: str) -> 
     assert plan_of(func).operator.operands == ("float32", "float32")
 
 
-@pytest.mark.parametrize("target", [HERE, "x86-64-v3"])
+@pytest.mark.parametrize("target", [PAIRS, "x86-64-v3"], ids=["avx512bf16", "x86-64-v3"])
 def test_depthwise_ones_read_bfloat16_and_sum_in_fp32(target: str) -> None:
     build = partial(_convolution, taps=constant(36, 1, 3, 3, dtype="bfloat16"), geometry={"padding": 1, "groups": 36})
     (func,) = [func for func in in_layouts(build, (1, 36, 9, 14))("bfloat16", target) if plan_of(func) is not None]
@@ -66,7 +63,7 @@ def test_depthwise_ones_read_bfloat16_and_sum_in_fp32(target: str) -> None:
     agree(func, asked, target, points(func, asked, target, most=2))
 
 
-@pytest.mark.parametrize("target", [HERE, "x86-64-v3"])
+@pytest.mark.parametrize("target", [PAIRS, "x86-64-v3"], ids=["avx512bf16", "x86-64-v3"])
 @pytest.mark.parametrize("padding", [0, 1])
 def test_maxima_are_of_bfloat16(target: str, padding: int) -> None:
     def build(x: Any) -> Any:
@@ -81,7 +78,7 @@ def test_maxima_are_of_bfloat16(target: str, padding: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [HERE])
+@pytest.mark.parametrize("target", [PAIRS], ids=["avx512bf16"])
 @pytest.mark.parametrize("case", ["3x3", "1x1", "first"])
 def test_every_point_is_right(case: str, target: str) -> None:
     (func,) = kernels(case, (9, 14), target)

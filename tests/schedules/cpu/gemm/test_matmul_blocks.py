@@ -128,6 +128,7 @@ def kernel(target: Any, bits: int) -> tuple[Any, Any]:
         ("neoverse-v1", ["+neon", "+dotprod", "+i8mm"], "usdot"),
     ],
 )
+@pytest.mark.usefixtures("code_to_be_read")
 def test_the_code_is_made_of_instructions(mcpu: str, features: list[str], name: str, bits: int) -> None:
     """As many as a word has halves, for each digit and each vector; no sum goes to memory between them."""
     arm = {"mtriple": "aarch64-linux-gnu"} if "neoverse" in mcpu else {}

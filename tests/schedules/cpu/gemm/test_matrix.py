@@ -61,6 +61,7 @@ def test_what_stays_in_vectors(name: str, operands: tuple[str, str], m: int, k: 
 
 
 @pytest.mark.parametrize("operands", INSTRUCTIONS, ids=INSTRUCTIONS.values())
+@pytest.mark.usefixtures("code_to_be_read")
 def test_the_code_is_made_of_tile_instructions(operands: tuple[str, str]) -> None:
     """Registers are configured once a task and released at its end, and the sums of a tile go to memory once.
 

@@ -12,14 +12,11 @@ from tvm import relax
 from relaxc.schedules.cpu.common.dot_product import STEPS
 from relaxc.schedules.hardware import cpu_of
 from relaxc.schedules.plan import plan_of
-from relaxc.service.lowering.target import host_features, resolve, to_tvm
+from relaxc.service.lowering.target import resolve, to_tvm
 from relaxc.service.passes import optimize
 from relaxc.service.request import CompileOptions
 from tests.schedules.numpy_tir import numpy_dtype
-from tests.schedules.spaces import agree, points, rule
-
-FEATURE = "avx512bf16"
-HERE = pytest.param("auto", marks=pytest.mark.skipif(FEATURE not in host_features(), reason=f"needs {FEATURE}"))
+from tests.schedules.spaces import PAIRS, agree, points, rule
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +36,7 @@ def kernels(rows: int, depth: int, columns: int, target: str) -> list[Any]:
     return [func.with_attr("global_symbol", "main") for func in module.functions.values() if plan_of(func) is not None]
 
 
-@pytest.mark.parametrize("target", [HERE, "x86-64-v3"])
+@pytest.mark.parametrize("target", [PAIRS, "x86-64-v3"], ids=["avx512bf16", "x86-64-v3"])
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
     [(1, 2, 1), (1, 7, 31), (3, 70, 33), (5, 13, 31), (7, 1, 17), (39, 257, 330), (31, 64, 48), (14, 129, 100)],
@@ -62,7 +59,7 @@ def test_without_the_instruction_none_are_taken() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [HERE])
+@pytest.mark.parametrize("target", [PAIRS], ids=["avx512bf16"])
 def test_every_point_is_right(target: str) -> None:
     (func,) = kernels(25, 258, 330, target)
     asked = rule("cpu.matmul_packed")

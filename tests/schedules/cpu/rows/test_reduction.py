@@ -7,6 +7,7 @@ import pytest
 import torch
 from tvm import relax
 
+from relaxc.service.lowering.target import resolve
 from tests.schedules.harness import assert_close, run, run_many
 
 pytestmark = pytest.mark.sampled
@@ -142,14 +143,29 @@ def test_the_largest_and_the_smallest_are_nan_where_one_is(shape, axes, dtype):
 
 def test_rows_beyond_the_cache_are_fetched_ahead():
     x, scale, shift = normal(1100, 1003), normal(1003, seed=1), normal(1003, seed=2)
-    ran = run(lambda a: R.nn.softmax(a, -1), [x])
+    spec = resolve('{"kind": "llvm", "mcpu": "x86-64-v3", "cores": 2}')  # more cores have more cache
+    ran = run(lambda a: R.nn.softmax(a, -1), [x], spec=spec)
     assert "llvm.prefetch" in ran.module.script() and ran.rules == ["cpu.rows"]
     assert_close(ran.outputs[0], F.softmax(tensor(x), -1).numpy())
-    ran = run(lambda a, b, c: R.nn.layer_norm(a, b, c, -1), [x, scale, shift])
+    ran = run(lambda a, b, c: R.nn.layer_norm(a, b, c, -1), [x, scale, shift], spec=spec)
     assert_close(ran.outputs[0], F.layer_norm(tensor(x), (1003,), tensor(scale), tensor(shift)).numpy(), 1e-4)
-    assert_close(run(lambda a: R.max(a, [-1]), [x]).outputs[0], x.max(-1))
-    small = run(lambda a: R.nn.softmax(a, -1), [x[:8].copy()])
+    assert_close(run(lambda a: R.max(a, [-1]), [x], spec=spec).outputs[0], x.max(-1))
+    small = run(lambda a: R.nn.softmax(a, -1), [x[:8].copy()], spec=spec)
     assert "llvm.prefetch" not in small.module.script()
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("length", [1 << 18, (1 << 17) + 12345])
+def test_a_long_sum_is_made_of_sums_of_blocks(target, length):
+    x = normal(1, length) + np.float32(50)
+    spec = resolve(f'{{"kind": "llvm", "mcpu": "{target}", "cores": 2}}')
+    ran = run(
+        lambda a, b, c: R.nn.layer_norm(a, b, c, -1), [x, np.ones(length, "f4"), np.zeros(length, "f4")], spec=spec
+    )
+    assert ran.rules == ["cpu.rows"]
+    wide = x.astype("float64")
+    want = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5)
+    assert np.abs(ran.outputs[0] - want).max() < 2e-5
 
 
 @pytest.mark.parametrize("depth", [8, 12, 16, 32])
