@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 
 from relaxc.service.errors import UnsupportedModel
 from relaxc.service.frontend.pt2 import frontend as exported_program
+from relaxc.service.frontend.pt2.ops import CONVERTERS
 from relaxc.service.runtime.dims import bind
 from tests.frontend.pt2.support import arrays_of, check, export
 
@@ -141,6 +144,7 @@ def _indexing(x: torch.Tensor, i: torch.Tensor, mask: torch.Tensor) -> Tensors:
         *(x.index_select(1, i.abs()), x.gather(1, i.abs()[None, :, None].expand(3, 3, 4)), torch.take(x, i.abs())),
         *(put, x.index_put((i, i), torch.ones(()), accumulate=True), scattered),
         *(x.scatter(0, i.abs()[None, :, None].expand(1, 3, 4), 5.0), *x.sort(1), *x.topk(2, -1), x.argsort(0)),
+        *(*x.sort(dim=1, stable=True), *x.sort(dim=0, descending=True, stable=True), x.argsort(dim=2, stable=True)),
         torch.scatter_reduce(x, 0, i.abs()[None, :, None].expand(1, 3, 4), x, "amax"),
         x.select_scatter(torch.zeros(3, 4), 1, -1),
         F.one_hot(i.abs(), 5),
@@ -358,6 +362,28 @@ def test_symbolic_image(tmp_path: Path) -> None:
 
     model = _compare(tmp_path, function, _randn(1, 3, 8, 8), dynamic=({2: h, 3: w},), more=[(_randn(1, 3, 9, 12),)])
     assert model.signature.outputs[0].shape == (1, 2, "(s0 - 1)//2 + 1", "(s1 - 1)//2 + 1")
+
+
+_ASKS_WHICH = {"_sum", "_mean", "_prod", "_full"}
+"""Converters that look at the operator's name before they read arguments."""
+
+
+def test_arguments_of_operators_that_share_a_converter_stand_at_the_same_places() -> None:
+    """They are passed by place: `sort.stable` has `stable` before the dim."""
+    shared: dict[Any, list[str]] = {}
+    for name, converter in CONVERTERS.items():
+        if name.startswith("aten."):
+            shared.setdefault(converter, []).append(name)
+    for converter, names in shared.items():
+        if converter.__name__ in _ASKS_WHICH:
+            continue
+        parameters = list(inspect.signature(converter).parameters.values())[1:]
+        read = sum(each.kind is not inspect.Parameter.VAR_POSITIONAL for each in parameters)
+        schemas = [attrgetter(name)(torch.ops)._schema.arguments for name in names]
+        for at in range(read):
+            there = [arguments[at] for arguments in schemas if at < len(arguments)]
+            told = {each.name for each in there}, {str(each.type).replace("number", "Tensor") for each in there}
+            assert not there or min(map(len, told)) == 1, (converter.__name__, names, at)
 
 
 def test_values_that_are_no_tensors(tmp_path: Path) -> None:

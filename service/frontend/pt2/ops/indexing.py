@@ -207,16 +207,19 @@ def _select_scatter(em: Emitter, x: Any, source: Any, dim: int, index: Any) -> A
     return _spliced(em, x, em.reshape(em.cast(source, em.dtype(x)), shape), axis, begin, begin + 1)
 
 
-@converts("aten.sort.default", "aten.sort.stable")
-def _sort(em: Emitter, x: Any, *args: Any) -> Any:
+@converts("aten.sort.default")
+def _sort(em: Emitter, x: Any, dim: int = -1, descending: bool = False) -> Any:
     """Values and where they were."""
-    stable = em.node.target.name() == "aten::sort" and em.node.target._overloadname == "stable"
-    dim, descending = (args[1], args[2]) if stable else (args[0], args[1])
     if em.rank(x) == 0:
         return x, em.const(0, "int64")
     axis = dim % em.rank(x)
-    order = em(op.argsort(em.wide(x), axis=axis, descending=bool(descending), dtype="int64"))
+    order = em(op.argsort(em.wide(x), axis=axis, descending=descending, dtype="int64"))
     return em(op.gather_elements(x, order, axis=axis)), order
+
+
+@converts("aten.sort.stable")
+def _stable_sort(em: Emitter, x: Any, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
+    return _sort(em, x, dim, descending)
 
 
 @converts("aten.topk.default")
