@@ -245,7 +245,7 @@ def _stored_low(job: Job) -> list[Any]:
     return [
         SimplifyAlgebra(),
         MergeEqualCalls(),
-        StoreLow(),
+        StoreLow(asked=_narrowed(job) is not None),
         SimplifyAlgebra(),
         SimplifyShapes(),
         FoldConstants(),
@@ -310,7 +310,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         HoistQuantization(),
         MergeQuantizedMatmuls(),
         RecognizeLowAttention(match),
-        StoreProductsLow(),
+        StoreProductsLow(asked=narrow is not None),
         SimplifyAlgebra(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),

@@ -27,6 +27,9 @@ class CancelCasts:
     The first is no identity: it leaves out a rounding, which makes the result more exact. So it runs only on
     models in mixed precision, after WidenArithmetic, and not on a model whose casts are its own affair.
 
+    A rounding stays, for all its readers, where one of them reads the 16 bits, as a product does: they are stored then.
+    Nothing behind this pass could tell such a value from one that the model has in float32 beside its rounding.
+
     With `stored`, the roundings stay where one kernel ends and others begin, as far as that is known before fusion:
     where a value has several readers, before a norm or a product, and where a product is added to or multiplied with a
     computed value. What is between kernels is then half as large, and no less exact than the model says.
@@ -58,7 +61,22 @@ def _round_trip(stored: bool, call: relax.Call, scope: Scope) -> relax.Expr | No
         return None
     if stored and (not scope.used_once(call.args[0]) or _begins_a_kernel(inner.args[0], scope)):
         return None
-    return inner.args[0]
+    return None if _is_read_low(call.args[0], scope) else inner.args[0]
+
+
+def _is_read_low(narrow: relax.Expr, scope: Scope) -> bool:
+    """Whether anything but a widening cast reads a value of 16 bits, moves aside, or this walk cannot know."""
+    pending = [narrow]
+    while pending:
+        var = pending.pop()
+        readers = scope.readers.of(var) if isinstance(var, relax.Var) else []
+        for reader in readers or [None]:
+            value = None if reader is None else reader.value
+            if isinstance(value, relax.Tuple) or op_name(value).removeprefix("relax.") in MOVES:
+                pending.append(reader.var)  # type: ignore[union-attr]
+            elif op_name(value) != "relax.astype" or is_low(value):
+                return True
+    return False
 
 
 def _begins_a_kernel(made: relax.Expr, scope: Scope) -> bool:
@@ -108,7 +126,7 @@ def _sink(stored: bool, call: relax.Call, scope: Scope) -> relax.Expr | None:
     if isinstance(data.ty, relax.TupleType):
         return _sink_all(call, scope)
     found = _cast(data, scope)
-    if found is None or (stored and is_low(found) and not scope.used_once(data)):
+    if found is None or (is_low(found) and (_is_read_low(data, scope) or (stored and not scope.used_once(data)))):
         return None
     moved = scope.emit(relax.Call(call.op, [found.args[0], *others], call.attrs))
     return relax.op.astype(moved, str(found.ty.dtype))

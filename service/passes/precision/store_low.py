@@ -1,7 +1,8 @@
-"""A value that a contraction reads in 16 bits is stored in 16 bits, for its other readers too."""
+"""What is cast to 16 bits is cast where it is made; what `--precision` narrows is stored so, for other readers too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import tvm
@@ -10,7 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relaxc.schedules.strict import made_up_for
 from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, with_functions
-from relaxc.service.passes.precision.dtypes import is_low, is_widening
+from relaxc.service.passes.precision.dtypes import CONTRACTIONS, is_low, is_widening
 
 __all__ = ["StoreLow", "rounded_at_definitions"]
 
@@ -24,18 +25,23 @@ MAX_ROUNDS = 12
 
 @tvm.transform.module_pass(opt_level=0, name="StoreLow")
 class StoreLow:
-    """Rounds where a value is made, so that the cast joins its kernel and both copies are not kept.
+    """Rounds where a value is made, so that the cast joins its kernel.
 
-    - `cast₁₆(move(x₃₂)) → move(cast₁₆(x₃₂))`, until the cast stands at the operator that computes `x`;
-    - `y = f(…); … cast₁₆(y) …; … g(y) …` becomes `c = cast₁₆(f(…)); … c …; … g(cast₃₂(c)) …`.
+    `cast₁₆(move(x₃₂)) → move(cast₁₆(x₃₂))`, until the cast stands at the operator that computes `x`. Other readers of
+    `x` read it as it is: the model has it in float32 for them (see CancelCasts).
 
-    What no contraction reads (a pre-norm residual stream, say) stays in fp32. So do the model's outputs.
+    Where the user `asked` for operands in 16 bits, one copy is kept of what a contraction reads so: `y = f(…);
+    matmul(cast₁₆(y), W); g(y)` becomes `c = cast₁₆(f(…)); matmul(c, W); g(cast₃₂(c))`. What no contraction reads (a
+    pre-norm residual stream, say) stays in fp32. So do the model's outputs.
     """
+
+    def __init__(self, *, asked: bool = False) -> None:
+        self.asked = asked
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with casts at the definitions."""
         for _ in range(MAX_ROUNDS):
-            moved = rewrite_calls(_round_at_definitions(module), {"astype": _hoist})
+            moved = rewrite_calls(_round_at_definitions(module) if self.asked else module, {"astype": _hoist})
             if moved is module:
                 break
             module = moved
@@ -81,29 +87,48 @@ def rounded_at_definitions(module: IRModule, function: relax.Function, rounded: 
 
 
 def _shared(function: relax.Function) -> dict[Any, str]:
-    """The fp32 variables that one call casts to 16 bits and another reads in fp32, with the 16-bit dtype.
+    """The fp32 variables that one call casts to 16 bits for a contraction and another reads in fp32, with the dtype.
 
     Not what was rounded already: it is that value, widened.
     """
+    values = relax.analysis.get_var2val(function)
     casts: dict[Any, str] = {}
     others: set[Any] = set()
 
     def visit(expr: relax.Expr) -> None:
         if not isinstance(expr, relax.Call):
             return
-        if op_name(expr) == "relax.astype" and is_low(expr) and str(expr.args[0].ty.dtype) == "float32":
-            casts.setdefault(expr.args[0], str(expr.ty.dtype))
-            return
-        for arg in expr.args:
-            others.update(arg.fields if isinstance(arg, relax.Tuple) else [arg])
+        if op_name(expr).removeprefix("relax.") in CONTRACTIONS:
+            for cast in filter(_is_narrowing, _moved(expr.args, values)):
+                casts.setdefault(cast.args[0], str(cast.ty.dtype))
+        if not _is_narrowing(expr):
+            for arg in expr.args:
+                others.update(arg.fields if isinstance(arg, relax.Tuple) else [arg])
 
     relax.analysis.post_order_visit(function, visit)
-    values = relax.analysis.get_var2val(function)
     return {
         var: dtype
         for var, dtype in casts.items()
         if isinstance(var, relax.Var) and var in others and var in values and not is_widening(values[var])
     }
+
+
+def _moved(args: Any, values: Any) -> Iterator[Any]:
+    """What the arguments are bound to, moves aside."""
+    pending = list(args)
+    while pending:
+        expr = pending.pop()
+        value = values.get(expr) if isinstance(expr, relax.Var) else expr
+        if isinstance(value, relax.Tuple):
+            pending += value.fields
+        elif op_name(value).removeprefix("relax.") in HOISTED:
+            pending.append(value.args[0])
+        else:
+            yield value
+
+
+def _is_narrowing(value: Any) -> bool:
+    return op_name(value) == "relax.astype" and is_low(value) and str(value.args[0].ty.dtype) == "float32"
 
 
 @mutator

@@ -27,16 +27,21 @@ class StoreProductsLow:
     - `silu(x @ V) * (x @ W) → gated(x @ V, cast₁₆(x @ W))`, the cast at the later one. FuseOps has `gated`, which is
       one operator with the casts and the function, in the kernel of the first product; with operators of their own it
       would put the cast there as well.
+
+    A sum `x₁₆ @ W + b` is rounded where the user `asked` for 16 bits: a program may have added in float32.
     """
+
+    def __init__(self, *, asked: bool = False) -> None:
+        self.asked = asked
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with such products rounded; the same object if it has none."""
         sliced = {var for function in _functions(module) for var in _only_sliced(function)}
         if sliced:
-            module = rewrite_calls(module, {"strided_slice": partial(_slice, sliced=sliced)}, rounds=1)
+            module = rewrite_calls(module, {"strided_slice": partial(_slice, sliced=sliced, sums=self.asked)}, rounds=1)
         bound = [binding.var for each in _functions(module) for block in each.body.blocks for binding in block.bindings]
         order = {var: index for index, var in enumerate(bound)}
-        return rewrite_calls(module, {"multiply": partial(_gate, order=order)}, rounds=1)
+        return rewrite_calls(module, {"multiply": partial(_gate, order=order, sums=self.asked)}, rounds=1)
 
 
 def _functions(module: IRModule) -> list[relax.Function]:
@@ -55,21 +60,21 @@ def _only_sliced(function: relax.Function) -> set[Any]:
     return sliced - others
 
 
-def _slice(call: relax.Call, scope: Scope, *, sliced: set[Any]) -> relax.Expr | None:
+def _slice(call: relax.Call, scope: Scope, *, sliced: set[Any], sums: bool) -> relax.Expr | None:
     data, *rest = call.args
-    dtype = _product_dtype(data, scope) if data in sliced else None
+    dtype = _product_dtype(data, scope, sums) if data in sliced else None
     if dtype is None:
         return None
     narrow = scope.emit(relax.op.astype(data, dtype))
     return relax.op.astype(scope.emit(relax.Call(call.op, [narrow, *rest], call.attrs)), "float32")
 
 
-def _product_dtype(expr: relax.Expr, scope: Scope) -> str | None:
-    """The 16-bit dtype of the operands of the fp32 product that `expr` is, or that a constant is added to."""
+def _product_dtype(expr: relax.Expr, scope: Scope, sums: bool) -> str | None:
+    """The 16-bit dtype of the operands of the fp32 product that `expr` is, or with `sums` that a constant is added to."""
     if str(expr.ty.dtype) != "float32":
         return None
     total = scope.call(expr, "relax.add")
-    if total is not None:
+    if total is not None and sums:
         left, right = total.args
         expr = right if scope.constant(left) is not None else left
         if expr.same_as(left) and scope.constant(right) is None:
@@ -78,13 +83,13 @@ def _product_dtype(expr: relax.Expr, scope: Scope) -> str | None:
     return str(found.args[0].ty.dtype) if found is not None and is_low(found.args[0]) else None
 
 
-def _gate(call: relax.Call, scope: Scope, *, order: dict[Any, int]) -> relax.Expr | None:
+def _gate(call: relax.Call, scope: Scope, *, order: dict[Any, int], sums: bool) -> relax.Expr | None:
     for gate, other in (call.args, call.args[::-1]):
         function = scope.call(gate, "relax.nn.silu")
         if function is None or not (scope.used_once(gate) and scope.used_once(other)):
             continue
         given = [function.args[0], other]
-        dtypes = {_product_dtype(each, scope) for each in given}
+        dtypes = {_product_dtype(each, scope, sums) for each in given}
         if (
             len(dtypes) != 1
             or None in dtypes

@@ -16,7 +16,7 @@ from tvm.relax import op
 from relaxc.schedules.ir import tir
 from relaxc.service.lowering.target import resolve, to_tvm
 from relaxc.service.passes import optimize
-from relaxc.service.passes.common.constants import array_of, constant
+from relaxc.service.passes.common.constants import array_of, constant, numpy_dtype
 from relaxc.service.passes.precision.cancel_casts import CancelCasts
 from relaxc.service.passes.precision.narrow_contractions import NarrowContractions, has_weight
 from relaxc.service.passes.precision.store_low import StoreLow
@@ -126,8 +126,38 @@ def test_a_value_read_in_16_bits_is_stored_in_16_bits() -> None:
         product = op.matmul(op.reshape(stored, [2, 3, 4]), weight, out_dtype="float32")
         return op.add(product, op.reshape(read, [2, 3, 4]))
 
-    both = tvm.transform.Sequential([StoreLow(), relax.transform.EliminateCommonSubexpr()])
+    both = tvm.transform.Sequential([StoreLow(asked=True), relax.transform.EliminateCommonSubexpr()])
     assert_becomes(graph(given, x=(6, 4)), both, graph(expected, x=(6, 4)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_a_model_has_in_fp32_beside_its_rounding_stays(dtype: str) -> None:
+    """A residual stream in float32, whose rounding is multiplied: numbers that fp16 has not go through a norm."""
+    weight = weights(16, 16, dtype=dtype)
+
+    def net(x: Any, residual: Any) -> Any:
+        stream = relax.BlockBuilder.current().emit(op.add(op.multiply(wide(x), relax.const(1e5, "float32")), residual))
+        norm = op.nn.softmax(op.multiply(stream, relax.const(1e-3, "float32")), axis=-1)
+        return op.matmul(low(stream, dtype), weight), op.matmul(low(norm, dtype), weight), norm
+
+    x, residual = random(4, 16).astype(numpy_dtype(dtype)), random(4, 16, seed=1)
+    module = graph(net, x=(dtype, (4, 16)), residual=(4, 16))
+    assert_unchanged(module, StoreLow())
+    exact = x.astype("float32") * np.float32(100) + residual * np.float32(1e-3)
+    grown = np.exp(exact - exact.max(-1, keepdims=True))
+    *_, got = run(optimize(module, TARGET, CompileOptions(opt_level=1)), x, residual)
+    np.testing.assert_allclose(got, grown / grown.sum(-1, keepdims=True), rtol=1e-3, atol=1e-6)
+
+
+def test_a_rounding_that_a_product_reads_stays_for_all_that_read_it() -> None:
+    weight = weights(4, 4, dtype="float16")
+
+    def net(x: Any) -> Any:
+        narrow = relax.BlockBuilder.current().emit(low(op.exp(x), "float16"))
+        read = relax.BlockBuilder.current().emit(op.reshape(narrow, [2, 3, 4]))
+        return op.add(op.matmul(read, weight, out_dtype="float32"), wide(read))
+
+    assert_unchanged(MergeEqualCalls()(graph(net, x=(6, 4))), CancelCasts())
 
 
 def test_outputs_are_not_rounded() -> None:
@@ -137,7 +167,7 @@ def test_outputs_are_not_rounded() -> None:
         hidden = relax.BlockBuilder.current().emit(op.exp(x))
         return op.matmul(low(hidden), weight, out_dtype="float32"), hidden
 
-    assert_unchanged(graph(net, x=(2, 4)), StoreLow())
+    assert_unchanged(graph(net, x=(2, 4)), StoreLow(asked=True))
 
 
 def test_what_was_rounded_and_widened_is_not_rounded_again() -> None:
@@ -148,7 +178,7 @@ def test_what_was_rounded_and_widened_is_not_rounded_again() -> None:
         again = op.astype(wide, "float16")
         return relax.Tuple([op.matmul(again, again), op.add(wide, wide)])
 
-    assert_unchanged(graph(net, x=(4, 4)), StoreLow())
+    assert_unchanged(graph(net, x=(4, 4)), StoreLow(asked=True))
 
 
 def block(x: Any) -> Any:
@@ -261,19 +291,22 @@ def test_what_is_only_read_in_slices_is_stored_in_16_bits() -> None:
         MergeEqualCalls()(graph(lambda x, rounded=rounded: sliced(x, rounded), x=("float16", (2, 8))))
         for rounded in (False, True)
     )
-    assert_becomes(given, tvm.transform.Sequential([StoreProductsLow(), MergeEqualCalls()]), expected)
+    assert_becomes(given, tvm.transform.Sequential([StoreProductsLow(asked=True), MergeEqualCalls()]), expected)
 
 
 def test_sums_and_what_is_read_whole_stay_in_fp32() -> None:
     shape = ("float16", (2, 8))
     residual = MergeEqualCalls()(graph(lambda x, r: sliced(x, False, residual=r), x=shape, r=shape))
-    assert_unchanged(residual, StoreProductsLow())
+    assert_unchanged(residual, StoreProductsLow(asked=True))
 
     def net(x: Any) -> Any:
         whole = op.matmul(x, weights(8, 8, dtype="float16"), out_dtype="float32")
         return op.add(halves(whole)[0], op.sum(whole))
 
-    assert_unchanged(MergeEqualCalls()(graph(net, x=shape)), StoreProductsLow())
+    assert_unchanged(MergeEqualCalls()(graph(net, x=shape)), StoreProductsLow(asked=True))
+
+    alone = MergeEqualCalls()(graph(lambda x: sliced(x, False), x=shape))
+    assert_unchanged(alone, StoreProductsLow())  # a sum in float32, for all that this pass knows
 
 
 def test_the_later_of_two_products_is_stored_in_16_bits_for_the_gate() -> None:
