@@ -30,6 +30,7 @@ __all__ = [
     "conditions",
     "flatten",
     "fresh",
+    "hidden",
     "index_const",
     "is_if_then_else",
     "is_nan",
@@ -192,6 +193,13 @@ def statements(stmt: Stmt) -> list[Stmt]:
 def zero(expr: Expr) -> Expr:
     """Return the constant 0 of the type of `expr`."""
     return tirx.const(0, str(expr.ty.dtype))
+
+
+def hidden(value: Expr) -> Expr:
+    """Return the same number, as one that TVM's arithmetic knows nothing of: LLVM and nvcc see through it."""
+    dtype = str(value.ty.dtype)
+    bits = dtype.removeprefix("u") if dtype.startswith("u") else f"uint{dtype_bits(dtype)}"
+    return tirx.reinterpret(dtype, tirx.reinterpret(bits, value))
 
 
 def fresh(name: str) -> Var:

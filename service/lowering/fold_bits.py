@@ -1,8 +1,10 @@
 """The bits of a literal, which code generators cannot take: LLVM's has 0 for a null pointer, CUDA's the address of `7`.
 
-    reinterpret(int64, reinterpret(uint64, 0))  →  0
+    reinterpret(int64, reinterpret(uint64, 0))          →  0
+    reinterpret(float32, reinterpret(uint32, 0.0))      →  0.0
 
-Legalization hides integers behind their bits (`legalize_comparisons.py`), and fusion may show that one is a constant.
+Legalization hides integers behind their bits (`legalize_comparisons.py`), and fusion may show that one is a constant;
+`keep_infinite.py` hides zeros.
 """
 
 from __future__ import annotations
@@ -25,8 +27,6 @@ class FoldBits:
     def transform_function(self, func: Any, module: Any, context: Any) -> Any:
         """Rewrite one PrimFunc."""
         del module, context
-        if not any(map(_is_of_literal, tir.collect(func.body, Call))):
-            return func
         return func.with_body(tvm_ffi.structural_map(func.body, (Call, _folded)))
 
 
@@ -38,9 +38,14 @@ def _is_of_literal(call: Any) -> bool:
 
 
 def _folded(call: Any) -> Any:
-    """Return the literal that has these bits: 0 of any dtype, and integers but those of 64 bits whose first is set."""
+    """Return the literal that has these bits: 0 of any dtype, integers but those of 64 bits whose first is set, and
+    floats that were hidden.
+    """
     if not _is_of_literal(call):
-        return call
+        inner = call.args[0] if call.op.same_as(Op.get("tirx.reinterpret")) else None
+        literal = inner.args[0] if isinstance(inner, Call) and inner.op.same_as(call.op) else None
+        same = isinstance(literal, tirx.FloatImm) and literal.ty.dtype == call.ty.dtype
+        return literal if same else call
     dtype, value = str(call.ty.dtype), int(call.args[0].value)
     if value == 0:
         return tir.zero(call)

@@ -16,6 +16,7 @@ from relaxc.service.lowering.brain_floats import CallBrainFloats, KeepBrainFloat
 from relaxc.service.lowering.cuda_arithmetic import CudaArithmetic
 from relaxc.service.lowering.fold_bits import FoldBits
 from relaxc.service.lowering.keep_bools import KeepBools
+from relaxc.service.lowering.keep_infinite import KeepInfinite
 from relaxc.service.lowering.keep_nan import KeepNan
 from relaxc.service.lowering.prefetch import InsertPrefetches
 from relaxc.service.lowering.stack import KeepTilesOnStack
@@ -78,6 +79,7 @@ def _is_for_cpus(module: Any) -> bool:
 
 def _list() -> list[Any]:
     return [
+        KeepInfinite(),  # ours, before all that simplifies
         # Blocks and their buffers become plain loops
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerCrossThreadReduction(),

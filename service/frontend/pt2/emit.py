@@ -97,7 +97,8 @@ class Emitter:
 
         if dtype != "bool" and np.dtype(dtype).kind in "iu" and isinstance(value, float):
             value = int(value)
-        return relax.const(np.asarray(value).astype(np.dtype(dtype)), dtype)
+        with np.errstate(over="ignore"):  # a number that the dtype has not is infinite
+            return relax.const(np.asarray(value).astype(np.dtype(dtype)), dtype)
 
     def cast(self, x: Any, dtype: str) -> Any:
         """Return `x` in another dtype. To bool means 'is not zero'."""

@@ -14,9 +14,11 @@ from relaxc.service.passes.legalize.legalize_casts import CASTS, ROUNDING_CASTS
 from relaxc.service.passes.legalize.legalize_comparisons import COMPARISONS
 from relaxc.service.passes.legalize.legalize_division import DIVISION
 from relaxc.service.passes.legalize.legalize_extremes import from_infinity
+from relaxc.service.passes.legalize.legalize_functions import FUNCTIONS
 from relaxc.service.passes.legalize.legalize_indexing import INDEXING
 from relaxc.service.passes.legalize.legalize_norms import NORMS
 from relaxc.service.passes.legalize.legalize_places import PLACES
+from relaxc.service.passes.legalize.legalize_powers import POWERS
 from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
 
 __all__ = ["Legalize", "operators_left"]
@@ -49,7 +51,7 @@ class Legalize:
         self.raised = raised
         quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
         casts = ROUNDING_CASTS if rounds else CASTS
-        self.rules = COMPARISONS | DIVISION | INDEXING | NORMS | PLACES | quantized | casts
+        self.rules = COMPARISONS | DIVISION | FUNCTIONS | INDEXING | NORMS | PLACES | POWERS | quantized | casts
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from relaxc.service.passes.legalize.legalize_comparisons import opaque
+from relaxc.service.passes.legalize.legalize_comparisons import is_computed, opaque
 
 __all__ = ["CASTS", "ROUNDING_CASTS"]
 
 
 def _wrapped(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, dtype = call.args[0], str(call.ty.dtype)
-    if not _wraps(str(data.ty.dtype), dtype) or not _is_computed(builder, data):
+    if not _wraps(str(data.ty.dtype), dtype) or not is_computed(builder, data):
         return call.op.get_attr("FLegalize")(builder, call)
     return builder.call_te(lambda data: topi.cast(opaque(data), dtype), data, primfunc_name_hint="cast")
 
@@ -29,11 +29,6 @@ def _wraps(old: str, new: str) -> bool:
     if not (old.startswith(("int", "uint")) and new.startswith(("int", "uint"))):
         return False
     return (old, new) == ("int32", "int64") or not np.can_cast(old, new)
-
-
-def _is_computed(builder: relax.BlockBuilder, data: relax.Expr) -> bool:
-    """Whether it is a result, which may have wrapped, rather than an input of the function."""
-    return isinstance(data, relax.Var) and builder.lookup_binding(data) is not None
 
 
 def _rounded_or_wrapped(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -15,10 +15,11 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import is_float
 from relaxc.service.passes.legalize.legalize_norms import accumulator
 
-__all__ = ["COMPARISONS", "opaque"]
+__all__ = ["COMPARISONS", "is_computed", "opaque"]
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -56,13 +57,12 @@ def _of_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def opaque(data: te.Tensor) -> te.Tensor:
     """Return the same integers, as ones that TVM's arithmetic knows nothing of."""
-    dtype = str(data.dtype)
-    other = dtype.removeprefix("u") if dtype.startswith("u") else f"u{dtype}"
+    return te.compute(data.shape, lambda *at: tir.hidden(data(*at)), name="bits")
 
-    def element(*at: Any) -> Any:
-        return tirx.reinterpret(dtype, tirx.reinterpret(other, data(*at)))
 
-    return te.compute(data.shape, element, name="bits")
+def is_computed(builder: relax.BlockBuilder, data: relax.Expr) -> bool:
+    """Return whether it is a result, which may have wrapped, rather than an input of the function."""
+    return isinstance(data, relax.Var) and builder.lookup_binding(data) is not None
 
 
 def _compare(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -115,6 +115,15 @@ def _sign(data: te.Tensor) -> te.Tensor:
     return topi.minimum(data, tirx.const(1, dtype)) if dtype.startswith("uint") else topi.sign(data)
 
 
+def _negative(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's is a product with -1, too."""
+    dtype = str(call.ty.dtype)
+    if not dtype.startswith("uint"):
+        return _plain(builder, call)
+    zero = tirx.const(0, dtype)
+    return builder.call_te(lambda data: topi.subtract(zero, data), call.args[0], primfunc_name_hint="negative")
+
+
 _RELATIONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 _OPERATORS: dict[str, Callable[..., te.Tensor]] = {
     **{name: getattr(topi, name) for name in (*_RELATIONS, "maximum", "minimum", "abs", "clip")},
@@ -128,6 +137,7 @@ COMPARISONS: dict[str, Legalization] = {
     **{f"relax.{name}": _of_one_value(_compare, _of_bits) for name in ("equal", "not_equal")},
     **{f"relax.{name}": _of_one_value(_compare, _of_bits) for name in ("greater_equal", "less_equal")},
     "relax.subtract": _of_one_value(_subtract, _plain),
+    "relax.negative": _negative,
     "relax.logical_not": _by_bits(_not),
     "relax.logical_and": _by_bits(topi.bitwise_and),
     "relax.logical_or": _by_bits(topi.bitwise_or),

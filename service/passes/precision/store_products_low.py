@@ -70,7 +70,7 @@ def _slice(call: relax.Call, scope: Scope, *, sliced: set[Any], sums: bool) -> r
 
 
 def _product_dtype(expr: relax.Expr, scope: Scope, sums: bool) -> str | None:
-    """The 16-bit dtype of the operands of the fp32 product that `expr` is, or with `sums` that a constant is added to."""
+    """The 16-bit dtype of the operands of the fp32 product that `expr` is, with `sums` with a constant added."""
     if str(expr.ty.dtype) != "float32":
         return None
     total = scope.call(expr, "relax.add")

@@ -15,7 +15,7 @@ from relaxc.service.frontend.pt2.reference import to_numpy
 from relaxc.service.signature import Dim
 from tests import quickly
 
-__all__ = ["Case", "arrays_of", "check", "compiled", "export"]
+__all__ = ["Case", "arrays_of", "by_every_stage", "check", "compiled", "export"]
 
 TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2}
 """Largest difference by dtype, relative to the largest value of an output."""
@@ -51,6 +51,30 @@ def compiled(model: ImportedModel) -> Any:
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         return [out.numpy() for out in machine["main"](*map(tvm.runtime.tensor, arrays))]
+
+    return run
+
+
+def by_every_stage(path: Path) -> Any:
+    """Arrays in, arrays out, by all of our passes and schedules for x86-64-v3, with LLVM's plainest machine code."""
+    import tvm
+    from tvm import relax
+
+    from relaxc.service.lowering import pipeline, schedule
+    from relaxc.service.lowering.target import resolve, to_tvm
+    from relaxc.service.passes import finalize, optimize
+    from relaxc.service.request import CompileOptions
+
+    pipeline.register()
+    spec = resolve("x86-64-v3")
+    model = exported_program.load(path, shapes={})
+    optimized = optimize(model.module, to_tvm(spec), CompileOptions())
+    ready, _ = finalize(schedule(optimized.module, spec).module, to_tvm(spec))
+    machine = quickly.machine_of(relax.build(ready, quickly.target(), relax_pipeline=None, tir_pipeline=pipeline.NAME))
+    weights = tvm.runtime.convert(list(optimized.weights.values()))
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        return [out.numpy() for out in machine["main"](*map(tvm.runtime.tensor, arrays), weights)]
 
     return run
 

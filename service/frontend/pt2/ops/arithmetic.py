@@ -90,29 +90,35 @@ def _floor_divide(em: Emitter, a: Any, b: Any) -> Any:
 
 
 def _integer_quotient(em: Emitter, a: Any, b: Any, rounding_mode: str) -> Any:
-    if rounding_mode == "floor":
-        return _arithmetic(em, op.floor_divide, a, b)
-    dtype = em.out_dtype()
-    a, b = em.tensor(a, dtype), em.tensor(b, dtype)
-    if dtype.startswith("uint"):
-        return em(op.floor_divide(a, b))
-    size = em(op.floor_divide(em(op.abs(a)), em(op.abs(b))))
-    negative = em(op.logical_xor(em(op.less(a, em.const(0, dtype))), em(op.less(b, em.const(0, dtype)))))
-    return em(op.where(negative, em(op.negative(size)), size))
+    return _arithmetic(em, op.floor_divide if rounding_mode == "floor" else op.divide, a, b)
 
 
 def _float_floor_quotient(em: Emitter, x: Any, y: Any) -> Any:
-    """floor of the exact quotient: (x - remainder) / y is a whole number but for rounding."""
-    remainder = _float_remainder(em, x, y)
-    return op.floor(em(op.add(em(op.divide(em(op.subtract(x, remainder)), y)), em.const(0.5, em.dtype(x)))))
+    """As torch has it: (x - fmod(x, y)) / y is a whole number but for rounding, one too many where the signs differ.
+
+    By 0 it is the quotient, and a 0 has the quotient's sign.
+    """
+    rest, below = _fraction(em, x, y)
+    zero, one, half = (em.const(number, em.dtype(rest)) for number in (0, 1, 0.5))
+    towards_zero = em(op.divide(em(op.subtract(x, rest)), y))
+    exact = em(op.where(below, em(op.subtract(towards_zero, one)), towards_zero))
+    quotient = em(op.divide(x, y))
+    nothing = em(op.multiply(quotient, zero))
+    whole = em(op.where(em(op.equal(exact, zero)), nothing, em(op.floor(em(op.add(exact, half))))))
+    return op.where(em(op.equal(y, zero)), quotient, whole)
 
 
 def _float_remainder(em: Emitter, x: Any, y: Any) -> Any:
+    rest, below = _fraction(em, x, y)
+    return em(op.where(below, em(op.add(rest, y)), rest))
+
+
+def _fraction(em: Emitter, x: Any, y: Any) -> tuple[Any, Any]:
+    """fmod(x, y), and whether it is on the other side of 0 than y."""
     rest = em(op.mod(x, y))
-    zero = em.const(0, em.dtype(x))
+    zero = em.const(0, em.dtype(rest))
     opposite = em(op.logical_xor(em(op.less(rest, zero)), em(op.less(y, zero))))
-    wrong = em(op.logical_and(em(op.not_equal(rest, zero)), opposite))
-    return em(op.where(wrong, em(op.add(rest, y)), rest))
+    return rest, em(op.logical_and(em(op.not_equal(rest, zero)), opposite))
 
 
 @converts("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
@@ -146,25 +152,8 @@ def _pow(em: Emitter, a: Any, b: Any) -> Any:
         if b in special and (out in (*HALF, "float32", "float64") or b in (1, 2, 3)):
             return em.cast(em(special[b]()), out)
     if out.startswith(("int", "uint")):
-        return _integer_power(em, em.tensor(a, out), em.tensor(b, out), out)
+        return em(op.power(em.tensor(a, out), em.tensor(b, out)))
     return _arithmetic(em, op.power, a, b, wide=True)
-
-
-_EXPONENT_BITS = 7
-
-
-def _integer_power(em: Emitter, base: Any, exponent: Any, dtype: str) -> Any:
-    """By repeated squaring, which wraps as torch does; of a negative exponent only 1 and -1 leave more than 0."""
-    one, zero, two = em.const(1, dtype), em.const(0, dtype), em.const(2, dtype)
-    unit = em(op.equal(em(op.abs(base)), one))
-    left = em(op.abs(exponent))
-    result, factor = one, base
-    for _ in range(_EXPONENT_BITS):
-        odd = em(op.equal(em(op.floor_mod(left, two)), one))
-        result = em(op.where(odd, em(op.multiply(result, factor)), result))
-        factor, left = em(op.multiply(factor, factor)), em(op.floor_divide(left, two))
-    gone = em(op.logical_and(em(op.less(exponent, zero)), em(op.logical_not(unit))))
-    return em(op.where(gone, zero, result))
 
 
 @converts("aten.atan2.default")

@@ -8,7 +8,6 @@ from typing import Any
 from tvm import relax
 
 from relaxc.service.frontend.pt2.emit import Emitter, torch_dtype
-from relaxc.service.frontend.pt2.ops.arithmetic import exact
 from relaxc.service.frontend.pt2.ops.registry import converts
 
 __all__: list[str] = []
@@ -24,8 +23,6 @@ def _compare(name: str, function: Callable[[Any, Any], Any]) -> None:
         metas = [arg.meta["val"] if hasattr(arg, "meta") else arg for arg in em.node.args[:2]]
         numbers = [meta if not hasattr(meta, "node") else 0 for meta in metas]  # a size counts as an integer
         dtype = torch_dtype(torch.result_type(*numbers))
-        if not exact(a, dtype) or not exact(b, dtype):
-            dtype = "float32"
         if dtype == "bool":  # LLVM has no comparison of the one-bit values that TVM makes of booleans
             dtype = "int8"
         return em(function(em.tensor(a, dtype), em.tensor(b, dtype)))
@@ -58,6 +55,25 @@ def _bitwise(name: str, bits: Callable[[Any, Any], Any], logical: Callable[[Any,
 for _name in ("and", "or", "xor"):
     _logical(_name, getattr(op, f"logical_{_name}"))
     _bitwise(_name, getattr(op, f"bitwise_{_name}"), getattr(op, f"logical_{_name}"))
+
+
+def _shift(left: bool, *names: str) -> None:
+    @converts(*(f"aten.{name}.{overload}" for name in names for overload in ("Tensor", "Scalar", "Tensor_Scalar")))
+    def convert(em: Emitter, a: Any, b: Any) -> Any:
+        """By the width or more, or by less than 0, all bits are shifted out: 0 is left, or the sign."""
+        dtype = em.out_dtype()
+        a, b = em.tensor(a, dtype), em.tensor(b, dtype)
+        width, zero = int(dtype.lstrip("uint")), em.const(0, dtype)
+        below = em(op.less(b, em.const(width, dtype)))
+        inside = em(op.logical_and(below, em(op.greater_equal(b, zero))))
+        shifted = em((op.left_shift if left else op.right_shift)(a, em(op.where(inside, b, zero))))
+        is_sign = not left and dtype.startswith("int")
+        beyond = em(op.right_shift(a, em.const(width - 1, dtype))) if is_sign else zero
+        return em(op.where(inside, shifted, beyond))
+
+
+_shift(True, "__lshift__", "bitwise_left_shift")
+_shift(False, "__rshift__", "bitwise_right_shift")
 
 
 @converts("aten.logical_not.default")

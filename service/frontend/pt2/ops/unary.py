@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax
+from tvm import relax, te, tirx
 
 from relaxc.service.frontend.pt2.emit import HALF, Emitter
 from relaxc.service.frontend.pt2.ops.registry import converts
@@ -65,13 +65,18 @@ def _round(em: Emitter, x: Any) -> Any:
 
 @converts("aten.log2.default", "aten.log10.default", "aten.log1p.default")
 def _logarithm(em: Emitter, x: Any) -> Any:
+    """Those of powers of the base are whole, as torch's are: a quotient of logarithms may be less."""
     kind = em.node.target.name().split("::")[1]
     x = em.wide(em.cast(x, em.out_dtype()))
-    dtype = em.dtype(x)
     if kind == "log1p":
-        return em.cast(_log1p(em, x, dtype), em.out_dtype())
-    base = em.const(math.log(2.0) if kind == "log2" else math.log(10.0), dtype)
-    return em.cast(em(op.divide(em(op.log(x)), base)), em.out_dtype())
+        return em.cast(_log1p(em, x, em.dtype(x)), em.out_dtype())
+    dtype = em.dtype(x)
+    symbol = kind if dtype == "float64" else f"{kind}f"  # the C library's, in CUDA under the same name
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        return te.compute(data.shape, lambda *at: tirx.call_pure_extern(dtype, symbol, data(*at)), name=kind)
+
+    return em.cast(em.bb.emit_te(compute, x, primfunc_name_hint=kind), em.out_dtype())
 
 
 def _log1p(em: Emitter, x: Any, dtype: str) -> Any:
