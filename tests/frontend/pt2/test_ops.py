@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from relaxc.service.errors import UnsupportedModel
 from relaxc.service.frontend.pt2 import frontend as exported_program
 from relaxc.service.frontend.pt2.ops import CONVERTERS
 from relaxc.service.runtime.dims import bind
-from tests.frontend.pt2.support import arrays_of, check, export
+from tests.frontend.pt2.support import arrays_of, by_every_stage, check, export
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -339,6 +340,25 @@ def test_symbolic_sizes(tmp_path: Path) -> None:
     more = [(_randn(4, 2, 4), _randn(8)), (_randn(2, 2, 4), _randn(4))]
     model = _compare(tmp_path, _symbolic, _randn(3, 2, 4), _randn(6), dynamic=({0: n}, {0: 2 * n}), more=more)
     assert [spec.shape for spec in model.signature.inputs] == [("s0", 2, 4), ("2*s0",)]
+
+
+def _of_nothing(x: torch.Tensor) -> Tensors:
+    return (
+        *(x.any(), x.all(), x.any(0), x.all(0), x.any(0, keepdim=True), x.sum(), x.sum(0), (x > 0).sum()),
+        *(x.prod(), x.prod(0), x.mean(), x.mean(0), x.norm(), x.any(1), x.sum(1)),
+    )
+
+
+def test_reductions_of_no_elements(tmp_path: Path) -> None:
+    """Every rule of reductions is right for none: all of them are true, and none of them is."""
+    n = torch.export.Dim("n", min=0, max=9)
+    module = Module(_of_nothing)
+    for name, given, sizes in (("any", torch.ones(5, 3), ({0: n},)), ("none", torch.ones(0, 3), None)):
+        path = export(tmp_path / f"{name}.pt2", module, given, dynamic=None if sizes is None else {"args": sizes})
+        run = by_every_stage(path)
+        for x in [torch.ones(0, 3), *([torch.ones(5, 3), torch.zeros(1, 3)] if sizes else [])]:
+            for got, want in zip(run(arrays_of(x)), _of_nothing(x), strict=True):
+                np.testing.assert_array_equal(got, want.numpy())
 
 
 def test_a_size_that_is_only_seen_doubled(tmp_path: Path) -> None:

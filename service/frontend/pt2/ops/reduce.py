@@ -16,6 +16,10 @@ __all__: list[str] = []
 op = relax.op
 
 
+_OF_NOTHING = {op.sum: 0, op.prod: 1, op.mean: math.nan, op.max: 0}
+"""What torch has of no elements (a maximum is of booleans then): TVM has loops of nothing, and writes nothing."""
+
+
 def _axes(em: Emitter, x: Any, dims: Any) -> list[int]:
     """The dims of a reduction: none and an empty list mean all."""
     rank = em.rank(x)
@@ -27,6 +31,8 @@ def _axes(em: Emitter, x: Any, dims: Any) -> list[int]:
 def _reduce(em: Emitter, function: Callable[..., Any], x: Any, dims: Any, keep: bool, out: str) -> Any:
     if em.rank(x) == 0:
         return em.cast(x, out)
+    if 0 in [size for size in em.shape(x) if isinstance(size, int)] and function in _OF_NOTHING:
+        return em.broadcast(em.const(_OF_NOTHING[function], out), em.out_shape())
     return em.cast(em(function(x, axis=_axes(em, x, dims), keepdims=keep)), out)
 
 
@@ -102,12 +108,18 @@ def _arg(em: Emitter, function: Callable[..., Any], x: Any, dim: int | None, kee
 
 @converts("aten.any.default", "aten.any.dim", "aten.any.dims")
 def _any(em: Emitter, x: Any, dims: Any = None, keep: bool = False) -> Any:
-    return em.cast(_reduce(em, op.max, em.cast(em.cast(x, "bool"), "int8"), dims, keep, "int8"), em.out_dtype())
+    return em.cast(_exists(em, em.cast(x, "bool"), dims, keep), em.out_dtype())
 
 
 @converts("aten.all.default", "aten.all.dim", "aten.all.dims")
 def _all(em: Emitter, x: Any, dims: Any = None, keep: bool = False) -> Any:
-    return em.cast(_reduce(em, op.min, em.cast(em.cast(x, "bool"), "int8"), dims, keep, "int8"), em.out_dtype())
+    false = em(op.logical_not(em.cast(x, "bool")))
+    return em.cast(em(op.logical_not(_exists(em, false, dims, keep))), em.out_dtype())
+
+
+def _exists(em: Emitter, x: Any, dims: Any, keep: bool) -> Any:
+    """Whether one is true, which is not so of none: their maximum may be the least number."""
+    return em(op.greater(_reduce(em, op.max, em.cast(x, "int8"), dims, keep, "int8"), em.const(0, "int8")))
 
 
 @converts("aten.var.correction")
