@@ -33,7 +33,8 @@ class FoldScale:
     - `reshape(y) * c → reshape(y * c)`, `permute_dims(y) * c → permute_dims(y * c)` for a number `c`;
     - `(y + b) + c → y + (b + c)`, `(y * b) * c → y * (b * c)`, `y - c → y + (-c)`.
 
-    Only where nothing else reads the intermediate value, and never into a weight that is then not finite. Constants are
+    Only where nothing else reads the intermediate value, and never into a weight that is then not finite, or so small
+    that its dtype has fewer digits for it. Constants are
     not merged where `y ∘ b` rounds what the result then lacks, as `(y + 2**23) - 2**23` does, or overflows alone.
     Known as FoldScaleAxis and, with FoldBatchNorm before it, as batch-norm folding.
     """
@@ -86,7 +87,7 @@ def _scaled(
             return None
         weighted = _scaled_weights(parts[0], factor, scope)
         shift = np.asarray(parts[1], "float64") * factor
-        if weighted is None or not _same_range(shift, dtype):
+        if weighted is None or not _same_range(shift, dtype) or not _keeps_digits(shift, dtype, None):
             return None
         return relax.op.add(scope.emit(weighted), constant(shift, dtype))
     if factor.size == 1 and (move := scope.call(value, *MOVES)) is not None and _leads_to_weights(move.args[0], scope):
@@ -124,7 +125,8 @@ def _scaled_weights(value: relax.Expr, factor: Array, scope: Scope) -> relax.Exp
     if dtype == FLOAT8:  # three digits: the scale is what they lack
         return None
     scaled = np.asarray(weights, "float64" if dtype == "float64" else "float32") * along
-    if not _same_range(scaled, dtype):
+    others = tuple(axis for axis in range(scaled.ndim) if along.shape[axis] == 1 or along.size == 1)
+    if not _same_range(scaled, dtype) or not _keeps_digits(scaled, dtype, others):
         return None
     return relax.Call(found.op, [found.args[0], constant(scaled, dtype)], found.attrs)
 
@@ -162,6 +164,16 @@ def _same_shape(call: relax.Call, value: relax.Expr) -> bool:
 def _same_range(array: Array, dtype: str) -> bool:
     """Whether every number is finite in the dtype."""
     return bool((np.abs(array) <= float(ml_dtypes.finfo(numpy_dtype(dtype)).max)).all())
+
+
+def _keeps_digits(array: Array, dtype: str, axes: tuple[int, ...] | None) -> bool:
+    """Whether the dtype rounds the numbers along `axes` as it rounds others, and not as what is too small for it."""
+    limits = ml_dtypes.finfo(numpy_dtype(dtype))
+    if not ((array != 0) & (np.abs(array) < float(limits.smallest_normal))).any():
+        return True
+    exact = np.asarray(array, "float64")
+    apart = exact - exact.astype(numpy_dtype(dtype)).astype("float64")
+    return bool((np.square(apart).sum(axes) <= np.square(exact * float(limits.eps) / 2).sum(axes)).all())
 
 
 def _merged(inner: relax.Call, array: Array, build: Any, combine: Any, dtype: str, scope: Scope) -> relax.Expr | None:

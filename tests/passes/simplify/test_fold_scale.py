@@ -154,6 +154,22 @@ def test_a_weight_never_becomes_infinite() -> None:
     assert_unchanged(given, FoldScale())
 
 
+@pytest.mark.parametrize(("factor", "folds"), [(1e-4, False), (1e-2, False), (0.5, True), (0.0, True)])
+def test_a_weight_never_loses_digits_below_the_least_number(factor: float, folds: bool) -> None:
+    small = constant(np.random.default_rng(0).standard_normal((16, 8)) * 1e-3, "float16")
+    given = graph(lambda x: op.multiply(op.matmul(x, small), constant(factor, "float16")), x=("float16", (2, 16)))
+    assert len(simplified(given)) == (1 if folds else 2)
+
+
+def test_a_shift_that_its_dtype_has_no_digits_for_stays_behind_the_sum() -> None:
+    bias = constant(np.full(8, 1e-3), "float16")
+    wide = constant(np.full((16, 8), 100.0), "float16")
+    given = graph(
+        lambda x: op.multiply(op.add(op.matmul(x, wide), bias), constant(1e-3, "float16")), x=("float16", (2, 16))
+    )
+    assert_unchanged(given, FoldScale())
+
+
 def test_constants_of_a_chain_merge() -> None:
     given = graph(lambda x: op.add(op.add(x, constant(np.float32(1))), constant(np.float32(2))), x=(4,))
     assert_becomes(given, FoldScale(), graph(lambda x: op.add(x, constant(np.float32(3))), x=(4,)))
