@@ -45,9 +45,9 @@ class _Importer:
 
     def run(self) -> Any:
         params = self._parameters()
-        self._constants()
         with self.bb.function("main", params=params):
             with self.bb.dataflow():
+                self._constants()
                 for node in self.program.graph.nodes:
                     if node.op == "call_function":
                         self.values[node] = self._convert(node)
@@ -91,8 +91,11 @@ class _Importer:
             node = nodes[spec.arg.name]
             if node.users:
                 tensor = stored[spec.target].detach()
+                if tensor.numel() == 0:  # no constant of TVM's that can be read again
+                    self.values[node] = self.bb.emit(relax.op.zeros(list(tensor.shape), torch_dtype(tensor.dtype)))
+                    continue
                 key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-                if key not in made or tensor.numel() == 0:
+                if key not in made:
                     made[key] = _constant(tensor)
                 self.values[node] = made[key]
 

@@ -43,7 +43,7 @@ def _folder(compute: Compute) -> Callable[[relax.Call, Scope], relax.Expr | None
     def rule(call: relax.Call, scope: Scope) -> relax.Expr | None:
         shape = static_shape(call) if isinstance(call.ty, relax.TensorType) else None
         operands = _operands(call, scope)
-        if shape is None or operands is None:
+        if shape is None or operands is None or 0 in shape:  # TVM writes no constant of no elements that it reads again
             return None
         dtype = numpy_dtype(str(call.ty.dtype))
         if math.prod(shape) * dtype.itemsize > max(SMALL_BYTES, _allowed_bytes(call, operands)):

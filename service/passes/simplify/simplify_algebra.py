@@ -16,7 +16,8 @@ __all__ = ["SimplifyAlgebra"]
 @tvm.transform.module_pass(opt_level=0, name="SimplifyAlgebra")
 class SimplifyAlgebra:
     """`x + 0`, `x - 0`, `x * 1`, `x / 1`, `x ** 1 → x`; `x ** 2 → x * x`; casts to the same dtype, and casts of
-    a value that an earlier cast kept exactly; `max(x, 0) → relu(x)`; nested clips; `full_like` as a scalar.
+    a value that an earlier cast kept exactly; `max(x, 0) → relu(x)`; nested clips; `full_like` as a scalar; concatenations
+    of one part, or with parts of no elements.
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
@@ -160,8 +161,19 @@ def _dropout(call: relax.Call, scope: Scope) -> relax.Expr | None:
 
 
 def _concat(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    """Of one part it is that; parts of no elements are left out."""
     fields = scope.value(call.args[0])
-    return fields.fields[0] if isinstance(fields, relax.Tuple) and len(fields.fields) == 1 else None
+    if not isinstance(fields, relax.Tuple):
+        return None
+    parts = [field for field in fields.fields if not _is_empty(field)] or [fields.fields[0]]
+    if len(parts) == 1:
+        return parts[0] if _same_type(call, parts[0]) else None
+    return None if len(parts) == len(fields.fields) else relax.Call(call.op, [relax.Tuple(parts)], call.attrs)
+
+
+def _is_empty(expr: relax.Expr) -> bool:
+    shape = getattr(expr.ty, "shape", None)
+    return isinstance(shape, relax.ShapeExpr) and any(getattr(size, "value", None) == 0 for size in shape)
 
 
 def _double(name: str) -> Rule:

@@ -361,6 +361,24 @@ def test_reductions_of_no_elements(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(got, want.numpy())
 
 
+def test_what_has_no_elements_is_no_constant_of_the_artifact(tmp_path: Path) -> None:
+    """TVM writes such a constant, and cannot read the library."""
+
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("none", torch.zeros(2, 0))
+
+        def forward(self, x: torch.Tensor) -> Tensors:
+            beside = torch.cat([x.new_zeros(2, 0), x, self.none], 1)
+            return torch.block_diag(x, x), beside, self.none, torch.zeros(0) + torch.ones(0), x[:0].sum()
+
+    x = _randn(2, 3)
+    got = by_every_stage(export(tmp_path / "m.pt2", Empty(), x))(arrays_of(x))
+    for ours, theirs in zip(got, Empty()(x), strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy())
+
+
 def test_a_size_that_is_only_seen_doubled(tmp_path: Path) -> None:
     n = torch.export.Dim("n", min=2, max=8)
     model = _compare(tmp_path, lambda y: (y.view(-1, 2), y + 1), _randn(6), dynamic=({0: 2 * n},), more=[(_randn(10),)])

@@ -20,6 +20,16 @@ def number(value: float, dtype: str = "float32") -> Any:
     return constant(np.array(value), dtype)
 
 
+def none(*shape: Any) -> Any:
+    """A tensor of no elements."""
+    return op.zeros(list(shape), "float32")
+
+
+def joined(*parts: Any, axis: int) -> Any:
+    """A concatenation of values that are bound."""
+    return op.concat([relax.BlockBuilder.current().emit(part) for part in parts], axis=axis)
+
+
 REWRITTEN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "x + 0": (lambda x: op.exp(op.add(x, number(0))), op.exp),
     "0 + x": (lambda x: op.exp(op.add(number(0), x)), op.exp),
@@ -43,6 +53,11 @@ REWRITTEN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "relu of relu": (lambda x: op.nn.relu(op.nn.relu(x)), op.nn.relu),
     "double negation": (lambda x: op.exp(op.negative(op.negative(x))), op.exp),
     "concat of one": (lambda x: op.exp(op.concat([x])), op.exp),
+    "concat with none": (lambda x: op.exp(joined(none(0, 4), x, axis=0)), op.exp),
+    "concat of two and none": (
+        lambda x: joined(x, none(x.ty.shape[0], 0), op.abs(x), axis=1),
+        lambda x: joined(x, op.abs(x), axis=1),
+    ),
     "dropout": (lambda x: op.exp(relax.TupleGetItem(op.nn.dropout(x, 0.5), 0)), op.exp),
     "fill": (
         lambda x: op.where(op.isnan(x), op.full_like(x, number(0)), x),
