@@ -186,6 +186,14 @@ class Emitter:
         self._require(size, high + 1, told)
         self._require(size if wrap else 0, -low, told)
 
+    def held(self, x: Any, shape: Sequence[Any]) -> Any:
+        """Return `x` with its sizes written as `shape`, and hold every call to that. Raise UnsupportedModel if none is."""
+        for old, new in zip(self.shape(x), shape, strict=True):
+            told = f"{self.node} has the size {self.symbols.told(new)} beside {self.symbols.told(old)}"
+            if not (self.symbols.require(old, new, told) and self.symbols.require(new, old, told)):
+                raise self.refuse(told)
+        return self.reshape(x, shape)
+
     def _require(self, size: Any, least: Any, told: str) -> None:
         if not self.symbols.require(size, least, f"{told} {self.symbols.told(size)} at {self.node}"):
             raise self.refuse(f"{told} {self.symbols.told(size)}")

@@ -16,8 +16,8 @@ __all__ = ["SimplifyAlgebra"]
 @tvm.transform.module_pass(opt_level=0, name="SimplifyAlgebra")
 class SimplifyAlgebra:
     """`x + 0`, `x - 0`, `x * 1`, `x / 1`, `x ** 1 → x`; `x ** 2 → x * x`; casts to the same dtype, and casts of
-    a value that an earlier cast kept exactly; `max(x, 0) → relu(x)`; nested clips; `full_like` as a scalar; concatenations
-    of one part, or with parts of no elements.
+    a value that an earlier cast kept exactly; `max(x, 0) → relu(x)`; nested clips; `full_like` as a scalar;
+    concatenations of one part, or with parts of no elements.
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:

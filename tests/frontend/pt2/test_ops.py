@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from relaxc.service.errors import UnsupportedModel
+from relaxc.service.errors import InputShape, UnsupportedModel
 from relaxc.service.frontend.pt2 import frontend as exported_program
 from relaxc.service.frontend.pt2.ops import CONVERTERS
 from relaxc.service.runtime.dims import bind
@@ -340,6 +340,23 @@ def test_symbolic_sizes(tmp_path: Path) -> None:
     more = [(_randn(4, 2, 4), _randn(8)), (_randn(2, 2, 4), _randn(4))]
     model = _compare(tmp_path, _symbolic, _randn(3, 2, 4), _randn(6), dynamic=({0: n}, {0: 2 * n}), more=more)
     assert [spec.shape for spec in model.signature.inputs] == [("s0", 2, 4), ("2*s0",)]
+
+
+def test_attention_holds_calls_to_keys_as_long_as_values(tmp_path: Path) -> None:
+    """No guard does: the export has three sizes of their own."""
+    auto = torch.export.Dim.AUTO
+    lengths = tuple({2: auto} for _ in range(3))
+    path = export(
+        tmp_path / "m.pt2",
+        Module(F.scaled_dot_product_attention),
+        *(_randn(1, 2, length, 8) for length in (5, 7, 7)),
+        dynamic={"args": lengths},
+    )
+    model = check(path, arrays_of(*(_randn(1, 2, length, 8) for length in (3, 4, 4))))
+    bind(model.signature, [(1, 2, 3, 8), (1, 2, 4, 8), (1, 2, 4, 8)])
+    for keys, values in ((5, 4), (4, 5)):
+        with pytest.raises(InputShape, match="scaled_dot_product_attention"):
+            bind(model.signature, [(1, 2, 3, 8), (1, 2, keys, 8), (1, 2, values, 8)])
 
 
 def _of_nothing(x: torch.Tensor) -> Tensors:

@@ -33,12 +33,18 @@ def _attention(
     """softmax(scale * q @ k.T + mask) @ v over the last two dims.
 
     q[..., h, m, d], k[..., g, n, d], v[..., g, n, e], with g = h, or h a multiple of g when `grouped`. A boolean mask
-    keeps where it is true, and a row that keeps nothing gives zeros. A causal mask starts at the top left.
+    keeps where it is true, and a row that keeps nothing gives zeros. A causal mask starts at the top left. No guard of
+    the export says which sizes are the same, so calls are held to it here.
     """
     if dropout:
         raise em.refuse("dropout at inference")
     if grouped:
         key, value = _repeat_heads(em, key, query), _repeat_heads(em, value, query)
+    *batch, rows, _ = em.shape(query)
+    columns = em.shape(key)[-2]
+    key = _alike(em, key, [*batch, columns, em.shape(query)[-1]])
+    value = _alike(em, value, [*batch, columns, em.shape(value)[-1]])
+    mask = None if mask is None else _alike(em, mask, [*batch, rows, columns])
     dtype = em.out_dtype()
     rank = em.rank(key)
     turned = em.permute(key, [*range(rank - 2), rank - 1, rank - 2])
@@ -50,6 +56,15 @@ def _attention(
     if dead is not None:
         weights = em(op.where(dead, em.const(0, em.dtype(weights)), weights))
     return matmul(em, em.cast(weights, dtype), value, dtype)
+
+
+def _alike(em: Emitter, x: Any, shape: list[Any]) -> Any:
+    """`x` with the sizes at the end of `shape`, but for those that are broadcast from or to 1."""
+    own = em.shape(x)
+    if len(own) > len(shape):
+        return x
+    wanted = shape[len(shape) - len(own) :]
+    return em.held(x, [old if 1 in (old, new) else new for old, new in zip(own, wanted, strict=True)])
 
 
 def _scale(em: Emitter, query: Any, scale: float | None) -> float:
