@@ -187,7 +187,7 @@ class Emitter:
         self._require(size if wrap else 0, -low, told)
 
     def held(self, x: Any, shape: Sequence[Any]) -> Any:
-        """Return `x` with its sizes written as `shape`, and hold every call to that. Raise UnsupportedModel if none is."""
+        """Return `x` with its sizes written as `shape`, and hold calls to that. Raise UnsupportedModel if none fits."""
         for old, new in zip(self.shape(x), shape, strict=True):
             told = f"{self.node} has the size {self.symbols.told(new)} beside {self.symbols.told(old)}"
             if not (self.symbols.require(old, new, told) and self.symbols.require(new, old, told)):

@@ -46,6 +46,10 @@ class Leaf:
     value: JsonScalar = None
 
 
+Ranges = dict[str, tuple[int | None, int | None]]
+"""The least and the largest size of each symbol."""
+
+
 @dataclass(frozen=True)
 class Interface:
     """What a program takes and returns, the range of each symbol by its name in the file, and what its sizes must be to
@@ -54,7 +58,7 @@ class Interface:
 
     inputs: tuple[Leaf, ...]
     outputs: tuple[Leaf, ...]
-    ranges: dict[str, tuple[int | None, int | None]]
+    ranges: Ranges
     guards: tuple[str, ...] = ()
 
 
@@ -67,12 +71,26 @@ def interface(program: Any, inputs: list[str], outputs: list[str], guards: Seque
     taken = [spec for spec in module.signature.input_specs if str(spec.type) in ("user_input", "constant_input")]
     given = [spec for spec in module.signature.output_specs if str(spec.type) in ("user_output", "loss_output")]
     ranges = {name: (found.min_val, found.max_val) for name, found in program.range_constraints.items()}
+    leaves = tuple(_input(module.graph, spec, name) for spec, name in zip(taken, inputs, strict=True))
     return Interface(
-        tuple(_input(module.graph, spec, name) for spec, name in zip(taken, inputs, strict=True)),
+        leaves,
         tuple(_value(module.graph, spec.value.arg, name) for spec, name in zip(given, outputs, strict=True)),
-        ranges,
+        _with_batches_of_one(ranges, leaves, module.graph),
         tuple(guards),
     )
+
+
+def _with_batches_of_one(ranges: Ranges, inputs: Sequence[Leaf], graph: Any) -> Ranges:
+    """The ranges with 1 as the least size of batches for which the export has 2.
+
+    For torch that is no bound but its assumption that no symbol is 0 or 1, which a call may break. A batch is the first
+    size of every input that has it; a squeeze is the operator that may do something else to 1.
+    """
+    if any(str(node.target).startswith("torch.ops.aten.squeeze") for node in graph.nodes):
+        return ranges
+    first = {str(leaf.shape[0]) for leaf in inputs if leaf.shape}
+    others = {str(symbol) for leaf in inputs for size in leaf.shape[1:] for symbol in size.free_symbols}
+    return {name: (1 if low == 2 and name in first - others else low, high) for name, (low, high) in ranges.items()}
 
 
 def signature(found: Interface, shapes: Shapes) -> tuple[Signature, Symbols]:

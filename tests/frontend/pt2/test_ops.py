@@ -359,6 +359,22 @@ def test_attention_holds_calls_to_keys_as_long_as_values(tmp_path: Path) -> None
             bind(model.signature, [(1, 2, 3, 8), (1, 2, keys, 8), (1, 2, values, 8)])
 
 
+@pytest.mark.parametrize("squeezes", [False, True])
+def test_a_batch_may_be_one_where_torch_only_assumes_more(tmp_path: Path, squeezes: bool) -> None:
+    """torch writes 2 as the least of what `AUTO` and `DYNAMIC` find, and takes 1 all the same."""
+    dynamic = torch.export.Dim.DYNAMIC
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        joined = (x @ torch.ones(4, 2)).softmax(-1) + y.sum(1, keepdim=True)
+        return joined.squeeze(0) if squeezes else joined
+
+    sizes = ({0: dynamic}, {0: dynamic, 1: dynamic})
+    path = export(tmp_path / "m.pt2", Module(function), _randn(3, 4), _randn(3, 5), dynamic={"args": sizes})
+    cases = [(3, 4), (2, 2)] if squeezes else [(3, 4), (1, 2)]
+    model = check(path, *(arrays_of(_randn(batch, 4), _randn(batch, length)) for batch, length in cases))
+    assert [bounds.minimum for bounds in model.signature.bounds.values()] == [2 if squeezes else 1, 2]
+
+
 def _of_nothing(x: torch.Tensor) -> Tensors:
     return (
         *(x.any(), x.all(), x.any(0), x.all(0), x.any(0, keepdim=True), x.sum(), x.sum(0), (x > 0).sum()),

@@ -57,8 +57,11 @@ for _name in ("and", "or", "xor"):
     _bitwise(_name, getattr(op, f"bitwise_{_name}"), getattr(op, f"logical_{_name}"))
 
 
-def _shift(left: bool, *names: str) -> None:
-    @converts(*(f"aten.{name}.{overload}" for name in names for overload in ("Tensor", "Scalar", "Tensor_Scalar")))
+def _shift(side: str) -> None:
+    left = side == "left"
+    operator, name = f"aten.__{side[0]}shift__", f"aten.bitwise_{side}_shift"
+
+    @converts(f"{operator}.Tensor", f"{operator}.Scalar", f"{name}.Tensor", f"{name}.Tensor_Scalar")
     def convert(em: Emitter, a: Any, b: Any) -> Any:
         """By the width or more, or by less than 0, all bits are shifted out: 0 is left, or the sign."""
         dtype = em.out_dtype()
@@ -72,8 +75,8 @@ def _shift(left: bool, *names: str) -> None:
         return em(op.where(inside, shifted, beyond))
 
 
-_shift(True, "__lshift__", "bitwise_left_shift")
-_shift(False, "__rshift__", "bitwise_right_shift")
+_shift("left")
+_shift("right")
 
 
 @converts("aten.logical_not.default")
