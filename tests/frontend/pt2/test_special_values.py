@@ -156,6 +156,15 @@ def test_functions_of_a_float(tmp_path: Path, name: str) -> None:
     _compare(tmp_path, OF_ONE_FLOAT, torch.tensor(_floats(FLOATS[name]), dtype=FLOATS[name]))
 
 
+@pytest.mark.sampled("float32", "bfloat16")
+@pytest.mark.parametrize("name", FLOATS)
+def test_casts_of_what_integers_have_not(tmp_path: Path, name: str) -> None:
+    """As x86 has them: the last bits of an int32, which is the least where that has it not either."""
+    values = [*_floats(FLOATS[name]), 300.7, -300.7, 129.0, -129.0, 255.5, 40000.0, -40000.0]
+    casts: Operators = {str(dtype): lambda x, dtype=dtype: x.to(dtype) for dtype in INTEGERS.values()}
+    _compare(tmp_path, casts, torch.tensor(values, dtype=FLOATS[name]))
+
+
 @pytest.mark.sampled("float32")
 @pytest.mark.parametrize("name", FLOATS)
 def test_functions_of_two_floats(tmp_path: Path, name: str) -> None:
