@@ -144,6 +144,10 @@ class Values:
             return f"(({TYPES[dtype]})({a} {_BITWISE[name]} {b}))"
         if name == "tirx.reinterpret" and dtype not in _FLOATS and str(expr.args[0].ty.dtype) not in _FLOATS:
             return f"(({TYPES[dtype]})({self._operand(expr.args[0], dtype)}))"  # where nothing has C draw conclusions
+        if name == "tirx.reinterpret" and dtype in _FLOATS and (number := _hidden(expr)) is not None:
+            return self.text(number)
+        if name.endswith("call_pure_extern") and dtype in ("float32", "float64"):  # of the C library, which CUDA has
+            return f"{expr.args[0].value}({', '.join(self.text(arg) for arg in expr.args[1:])})"
         if name == "tirx.bitwise_not" and dtype in ("int32", "int64"):
             return f"(~{self._operand(expr.args[0], dtype)})"
         if dtype not in _FLOATS or any(str(arg.ty.dtype) != dtype for arg in expr.args):
@@ -179,6 +183,13 @@ class Values:
                 raise Unsupported("it rounds float64 to 16 bits or fewer")
             return text if source in _FLOATS else f"(float)({text})"
         return f"({TYPES[to]})({text})"
+
+
+def _hidden(call: Call) -> Expr | None:
+    """The number whose bits a float has, as `tir.hidden` has them."""
+    inner = call.args[0]
+    same = isinstance(inner, Call) and inner.op.same_as(call.op) and inner.args[0].ty.dtype == call.ty.dtype
+    return inner.args[0] if same else None
 
 
 def _constant(expr: Expr, dtype: str) -> str:

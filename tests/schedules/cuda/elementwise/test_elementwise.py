@@ -231,3 +231,22 @@ def test_its_text_computes_what_is_meant(case, tmp_path, monkeypatch):
     with on_cpu(monkeypatch, simulation(case, tmp_path)):
         found, _ = check_kernel(Path(), entry, repeats=1)
     assert found["right"], found
+
+
+@T.prim_func(s_tir=True)
+def of_the_c_library(x: T.Buffer((T.int64(8),), "float32"), out: T.Buffer((T.int64(8),), "float32")):
+    for i in range(T.int64(8)):
+        with T.sblock("out"):
+            vi = T.axis.spatial(T.int64(8), i)
+            out[vi] = T.call_pure_extern("float32", "sinhf", x[vi]) * T.reinterpret(
+                "float32", T.reinterpret("uint32", T.float32(0))
+            )
+
+
+def test_functions_of_the_c_library_and_hidden_zeros_are_written_down():
+    """TVM would have 0 for a product with zero; the text is nvcc's to read."""
+    rule = TEMPLATES["cuda.elementwise"]
+    form = rule.match(of_the_c_library)
+    assert not isinstance(form, Declined), form.reason
+    source = rule.kernel_of(form, rule.default_of(form, GPU), GPU).source
+    assert "made[l] = (sinhf(in.v0[l]) * (0x0.0p+0f));" in source
