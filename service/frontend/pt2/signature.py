@@ -84,13 +84,26 @@ def _with_batches_of_one(ranges: Ranges, inputs: Sequence[Leaf], graph: Any) -> 
     """The ranges with 1 as the least size of batches for which the export has 2.
 
     For torch that is no bound but its assumption that no symbol is 0 or 1, which a call may break. A batch is the first
-    size of every input that has it; a squeeze is the operator that may do something else to 1.
+    size of every input that has it; a squeeze of symbolic sizes is the operator that may do something else to 1.
     """
-    if any(str(node.target).startswith("torch.ops.aten.squeeze") for node in graph.nodes):
+    if any(_squeezes_symbols(node, graph) for node in graph.nodes):
         return ranges
     first = {str(leaf.shape[0]) for leaf in inputs if leaf.shape}
     others = {str(symbol) for leaf in inputs for size in leaf.shape[1:] for symbol in size.free_symbols}
     return {name: (1 if low == 2 and name in first - others else low, high) for name, (low, high) in ranges.items()}
+
+
+def _squeezes_symbols(node: Any, graph: Any) -> bool:
+    if not str(node.target).startswith("torch.ops.aten.squeeze"):
+        return False
+    data, *dims = (given.arg for given in node.inputs)
+    if str(data.type) != "as_tensor":
+        return True
+    shape = _tensor(graph, data.as_tensor.name, data.as_tensor.name).shape
+    if not dims or str(dims[0].type) not in ("as_int", "as_ints"):
+        return any(size.free_symbols for size in shape)
+    asked = [dims[0].as_int] if str(dims[0].type) == "as_int" else dims[0].as_ints
+    return any(not -len(shape) <= dim < len(shape) or shape[dim].free_symbols for dim in asked)
 
 
 def signature(found: Interface, shapes: Shapes) -> tuple[Signature, Symbols]:
