@@ -88,6 +88,12 @@ _SYMBOLIC: dict[str, Callable[[Any, Any, onnx_scope.Scope], Any]] = {
     "Greater": lambda a, b, scope: _compare("LT")(b, a, scope),
     "GreaterOrEqual": lambda a, b, scope: _compare("LE")(b, a, scope),
 }
+_SYMBOLIC_UNARY: dict[str, Callable[[Any, onnx_scope.Scope], Any]] = {
+    "Abs": lambda a, scope: _extreme("max")(a, -a, scope),
+    "Ceil": lambda a, _: a,
+    "Floor": lambda a, _: a,
+    "Neg": lambda a, _: -a,
+}
 _COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 _NUMPY = {
     "Add": "add",
@@ -124,7 +130,7 @@ def _elementwise(op: str) -> Callable[[Node], Any]:
         if op == "Div" and not integral and any(array.dtype == object for array in arrays):
             raise Undecided
         if any(array.dtype == object for array in arrays):
-            return functools.reduce(lambda a, b: _by_element(op, a, b, node.scope), arrays)
+            return _of_sizes(op, arrays, node.scope)
         if op in ("Div", "Mod") and integral:
             result = functools.reduce(lambda a, b: _by_element(op, a, b, node.scope), arrays)
             # Through Python's integers, which do not wrap: the least number by -1 is past the greatest.
@@ -138,6 +144,23 @@ def _elementwise(op: str) -> Callable[[Node], Any]:
         return result if op in _COMPARISONS else np.asarray(result, arrays[0].dtype)
 
     return apply
+
+
+def _of_sizes(op: str, arrays: list[Any], scope: onnx_scope.Scope) -> Any:
+    if len(arrays) == 1 and op not in ("Min", "Max"):
+        return _of_each(op, arrays[0], scope)
+    return functools.reduce(lambda a, b: _by_element(op, a, b, scope), arrays)
+
+
+def _of_each(op: str, array: Any, scope: onnx_scope.Scope) -> Any:
+    import numpy as np
+
+    if op not in _SYMBOLIC_UNARY:
+        raise Undecided
+    result = np.empty(array.shape, object)
+    for index in np.ndindex(array.shape):
+        result[index] = _SYMBOLIC_UNARY[op](array[index], scope)
+    return result
 
 
 def _by_element(op: str, left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
@@ -156,11 +179,6 @@ def _by_element(op: str, left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
             a, b = (int(v) if isinstance(v, float) else v for v in (a, b))
         result[index] = _SYMBOLIC[op](a, b, scope)
     return result.astype(bool) if op in _COMPARISONS else result
-
-
-def _round_down(name: str) -> Callable[[Node], Any]:
-    plain = _elementwise(name)
-    return lambda node: node.arrays[0] if node.arrays[0].dtype == object else plain(node)
 
 
 def _reduce(op: str) -> Callable[[Node], Any]:
@@ -193,7 +211,5 @@ ARITHMETIC: dict[str, Callable[[Node], Any]] = {
     "ReduceSum": _reduce("Add"),
     "ReduceMax": _reduce("Max"),
     "ReduceMin": _reduce("Min"),
-    "Floor": _round_down("Floor"),
-    "Ceil": _round_down("Ceil"),
 }
 """Operator → its result on `node.arrays`; raises Undecided where the sizes do not decide it."""

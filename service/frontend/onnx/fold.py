@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from relaxc.service.frontend.onnx.arithmetic import ARITHMETIC
-from relaxc.service.frontend.onnx.values import MAX_FOLDED, Undecided
+from relaxc.service.frontend.onnx.values import MAX_FOLDED, Undecided, slice_of
 
 if TYPE_CHECKING:
     from relaxc.service.frontend.onnx.node import Node
 
-__all__ = ["FOLDS"]
+__all__ = ["FOLDS", "cast_known"]
 
 
 def _static(array: Any) -> list[int]:
@@ -43,6 +43,11 @@ def _reshape(node: Node) -> Any:
     return array.reshape(target)
 
 
+def _flatten(node: Node) -> Any:
+    array, axis = node.arrays[0], node.attr("axis", 1)
+    return array.reshape(math.prod(array.shape[:axis]), math.prod(array.shape[axis:]))
+
+
 def _slice(node: Node) -> Any:
     array = node.arrays[0]
     starts, ends, axes, steps = node.slice_arguments()
@@ -50,9 +55,7 @@ def _slice(node: Node) -> Any:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not all(isinstance(value, int) for value in (start, end, step)):
             raise Undecided
-        # An end far below zero means 'past the first element' when walking backwards.
-        stop = None if step < 0 and end < -array.shape[axis] else end
-        index[axis] = slice(start, stop, step)
+        index[axis] = slice_of(start, end, step, array.shape[axis])
     return array[tuple(index)]
 
 
@@ -101,7 +104,11 @@ def _range(node: Node) -> Any:
     start, limit, delta = (array.reshape(()) for array in node.arrays[:3])
     if delta == 0:
         raise Undecided
-    count = int(max(np.ceil((limit.astype("float64") - start) / delta), 0))
+    if start.dtype.kind in "iu":
+        places = range(int(start), int(limit), int(delta))
+        _bound((len(places),))
+        return np.array(places, start.dtype)
+    count = int(max(np.ceil(np.float64(limit - start) / delta), 0))
     _bound((count,))
     return (np.arange(count) * delta + start).astype(start.dtype)
 
@@ -114,12 +121,24 @@ def _cast(node: Node) -> Any:
         if dtype not in ("int64", "int32", "float32", "float64"):
             raise Undecided
         return array
-    if array.dtype.kind == "f" and dtype.startswith(("int", "uint", "bool", "float8")):
-        import numpy as np
+    return cast_known(node, array, dtype)
 
-        if not np.isfinite(array).all():
+
+def cast_known(node: Node, array: Any, dtype: str) -> Any:
+    """Return an array of numbers in another dtype. Raise Undecided where that has no such number: what it gives then is
+    the kernel's to say.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    kind = node.numpy_dtype(dtype)
+    if array.dtype.kind not in "iub" and kind.kind in "iu":
+        limits, whole = np.iinfo(kind), np.trunc(array.astype("float64"))
+        if not ((whole >= limits.min) & (whole < limits.max + 1)).all():
             raise Undecided
-    return array.astype(node.numpy_dtype(dtype))
+    elif dtype.startswith("float8") and not (abs(array.astype("float64")) <= float(ml_dtypes.finfo(kind).max)).all():
+        raise Undecided
+    return array.astype(kind)
 
 
 def _where(node: Node) -> Any:
@@ -147,7 +166,7 @@ FOLDS: dict[str, Callable[[Node], Any]] = {
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Reshape": _reshape,
-    "Flatten": lambda node: node.arrays[0].reshape(1, -1) if node.arrays[0].ndim == 1 else _undecided(),
+    "Flatten": _flatten,
     "Transpose": lambda node: node.arrays[0].transpose(node.attr("perm", None)),
     "Slice": _slice,
     "Concat": _concat,
@@ -161,7 +180,3 @@ FOLDS: dict[str, Callable[[Node], Any]] = {
     **ARITHMETIC,
 }
 """Operator → its result on `node.arrays`; raises Undecided where the sizes do not decide it."""
-
-
-def _undecided() -> Any:
-    raise Undecided

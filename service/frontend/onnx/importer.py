@@ -207,18 +207,23 @@ class Walk:
             value is None or (isinstance(value, Known) and value.array.size <= MAX_FOLDED) for value in node.inputs
         ):
             return None
+        dtype = node.attr_dtype("to") if node.op == "Cast" else node.known_dtype(1 if node.op == "Where" else 0)
         try:
             result = function(node)
+            return [
+                self._known(np.asarray(array), dtype) for array in (result if isinstance(result, list) else [result])
+            ]
         except Undecided:
             return None
-        arrays = result if isinstance(result, list) else [result]
-        dtype = node.attr_dtype("to") if node.op == "Cast" else node.known_dtype(1 if node.op == "Where" else 0)
-        return [self._known(np.asarray(array), dtype) for array in arrays]
 
     def _known(self, array: Any, dtype: str) -> Known:
         if array.dtype != object:
             return Known(array, str(array.dtype))
-        return known_ints(array.reshape(-1).tolist(), self.scope, dtype, array.shape)
+        values = array.reshape(-1).tolist()
+        if any(isinstance(value, float) and not value.is_integer() for value in values):
+            raise Undecided  # sizes are whole numbers, and so is all that is beside them
+        values = [int(value) if isinstance(value, float) else value for value in values]
+        return known_ints(values, self.scope, dtype, array.shape)
 
     def _settle(self, node: Node, value: Value) -> Value:
         """The value with a type in which every dim has a name, those that the data decides included."""

@@ -12,7 +12,7 @@ from typing import Any
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
 
-__all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints", "tensor_of"]
+__all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints", "slice_of", "tensor_of"]
 
 # Larger results are left to the constant folding pass, which compiles what it folds.
 MAX_FOLDED = 4096
@@ -49,6 +49,16 @@ def known_ints(
     for place, value in enumerate(simple):
         array[place] = value
     return Known(array.reshape(shape), dtype)
+
+
+def slice_of(start: int, end: int, step: int, size: int) -> slice:
+    """Return the places of a Slice along an axis of `size`.
+
+    Walking backwards, ONNX takes a start before the first element for the first, and has an end before it past it.
+    """
+    if step > 0:
+        return slice(start, end, step)
+    return slice(max(start, -size), None if end < -size else end, step)
 
 
 def tensor_of(array: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from relaxc.service.frontend.onnx.fold import cast_known
 from relaxc.service.frontend.onnx.node import DTYPES, Node, Refused, dtype_of
 from relaxc.service.frontend.onnx.ops.common import (
     FLOAT8,
@@ -22,7 +24,7 @@ from relaxc.service.frontend.onnx.ops.common import (
     through_float8,
 )
 from relaxc.service.frontend.onnx.ops.registry import op
-from relaxc.service.frontend.onnx.values import Known
+from relaxc.service.frontend.onnx.values import Known, Undecided
 from relaxc.service.frontend.reach import of_quotient, reach
 
 _UNARY = {
@@ -278,7 +280,8 @@ def _convert(node: Node, dtype: str) -> Any:
             raise Refused(f"a cast with the dtype {name}")
     if node.is_known(0) and not node.inputs[0].symbolic and node.inputs[0].array.size == 1:
         # CastLike of a constant, as function bodies have it: still a constant to what comes after.
-        return Known(node.inputs[0].array.astype(node.numpy_dtype(dtype)), dtype)
+        with contextlib.suppress(Undecided):
+            return Known(cast_known(node, node.inputs[0].array, dtype), dtype)
     x = node.tensor(0)
     if FLOAT8 in (dtype, dtype_of(x)) and dtype != dtype_of(x):
         return through_float8(node, x, dtype)

@@ -11,6 +11,7 @@ from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused
 from relaxc.service.frontend.onnx.ops.common import permuted, relax_dim, require_shape, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.values import slice_of
 
 
 @op("Reshape")
@@ -106,7 +107,7 @@ def _slice_axis(node: Node, x: Any, axis: int, size: Any, start: Any, end: Any, 
     if step == 0:
         raise Refused("a step of 0")
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        places = range(size)[_python_slice(start, end, step, size)]
+        places = range(size)[slice_of(start, end, step, size)]
         if len(places) == size and step == 1:
             return x
         if step > 0:
@@ -130,11 +131,6 @@ def _slice_axis(node: Node, x: Any, axis: int, size: Any, start: Any, end: Any, 
 
 def _refuse() -> Any:
     raise Refused("an empty result")
-
-
-def _python_slice(start: int, end: int, step: int, size: int) -> slice:
-    # Walking backwards, an end below -size means 'past the first', which Python writes as None.
-    return slice(start, None if step < 0 and end < -size else end, step)
 
 
 def _clamp(node: Node, bound: Any, size: Any) -> Any:

@@ -46,7 +46,7 @@ def _range(node: Node) -> Any:
     if not bounds:
         raise Refused("bounds that are computed from the inputs' values, or symbolic floats")
     (start,), (limit,) = bounds
-    delta = node.scalar(2, "delta")
+    delta = int(node.scalar(2, "delta"))
     if delta == 0:
         raise Refused("delta=0")
     span = limit - start if delta > 0 else start - limit
@@ -58,7 +58,7 @@ def _range(node: Node) -> Any:
         return te.compute((own[1],), lambda i: (own[0] + i * delta).astype(dtype), name="range")
 
     made = node.te_of_sizes(kernel, [start, length], "range")
-    node.scope.ranges[made] = of_range(start, length, int(delta))
+    node.scope.ranges[made] = of_range(start, length, delta)
     return made
 
 
