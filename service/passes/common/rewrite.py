@@ -128,7 +128,8 @@ def scalar_of(scope: Scope, expr: relax.Expr) -> float | None:
     array = scope.constant(expr)
     if array is None or array.size == 0 or (array.size > 1 and not (array == array.flat[0]).all()):
         return None
-    return float(array.flat[0])
+    number: float = array.flat[0].item()  # of integers an int, as they may have more digits than a float
+    return number
 
 
 def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = MAX_ROUNDS) -> IRModule:

@@ -95,3 +95,15 @@ def test_kept(name: str) -> None:
 def test_a_cast_through_fewer_bits_stays_for_integers() -> None:
     given = graph(lambda x: op.astype(op.astype(x, "int32"), "int64"), x=("int64", (3,)))
     assert_unchanged(given, SimplifyAlgebra())
+
+
+@pytest.mark.parametrize("fill", [2**62 + 1, -(2**53) - 1, 2**63 - 1])
+def test_a_fill_of_integers_keeps_its_digits(fill: int) -> None:
+    def before(x: Any) -> Any:
+        return op.where(op.less(x, number(0, "int64")), op.full_like(x, number(fill, "int64")), x)
+
+    def after(x: Any) -> Any:
+        return op.where(op.less(x, number(0, "int64")), number(fill, "int64"), x)
+
+    given, expected = (graph(each, x=("int64", ("n",))) for each in (before, after))
+    assert_becomes(given, SimplifyAlgebra(), expected)
