@@ -4,6 +4,7 @@ wrap.
 x == x, x <= x, x >= x   →  not isnan(x)     taken for true; an old test for NaN
 x != x                   →  isnan(x)
 not a, a and b, a or b   →  a ^ 1, a & b, a | b     `not x < y` was taken for `y <= x`, `x < y or y <= x` for true
+a == b, a < b of bools   →  a ^ b ^ 1, ~a & b       compared as the bytes and as the bits that they are in LLVM
 i + 1 > i                →  bits(i + 1) > bits(i)   taken for true: integers of 32 and 64 bits are indices to TVM
 max(i + 1, i), |i - n|   →  the same of bits        for they are comparisons too, as are `min`, `sign`, ReLU and `clip`
 """
@@ -96,10 +97,12 @@ def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(compute, call.args[0], primfunc_name_hint="subtract")
 
 
-def _by_bits(compute: Callable[..., Any]) -> Legalization:
+def _by_bits(compute: Callable[..., Any], otherwise: Legalization) -> Legalization:
+    """What `compute` makes of bools, and `otherwise` of operands of other dtypes."""
+
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if any(str(operand.ty.dtype) != "bool" for operand in call.args):
-            return _plain(builder, call)
+            return otherwise(builder, call)
         return builder.call_te(compute, *call.args, primfunc_name_hint=call.op.name.removeprefix("relax."))
 
     return legalize
@@ -132,13 +135,28 @@ _OPERATORS: dict[str, Callable[..., te.Tensor]] = {
 }
 """By whether one integer is less than another."""
 
+_OF_BOOLS: dict[str, Callable[..., te.Tensor]] = {
+    "logical_not": _not,
+    "logical_and": topi.bitwise_and,
+    "logical_or": topi.bitwise_or,
+    "maximum": topi.bitwise_or,
+    "minimum": topi.bitwise_and,
+    "not_equal": topi.bitwise_xor,
+    "equal": lambda x, y: _not(topi.bitwise_xor(x, y)),
+    "greater": lambda x, y: topi.bitwise_and(x, _not(y)),
+    "greater_equal": lambda x, y: topi.bitwise_or(x, _not(y)),
+    "less": lambda x, y: topi.bitwise_and(_not(x), y),
+    "less_equal": lambda x, y: topi.bitwise_or(_not(x), y),
+}
+
+_OTHERS: dict[str, Legalization] = {
+    **dict.fromkeys(_OPERATORS, _of_bits),
+    **dict.fromkeys(("equal", "not_equal", "greater_equal", "less_equal"), _of_one_value(_compare, _of_bits)),
+    "subtract": _of_one_value(_subtract, _plain),
+    "negative": _negative,
+}
+
 COMPARISONS: dict[str, Legalization] = {
-    **{f"relax.{name}": _of_bits for name in _OPERATORS},
-    **{f"relax.{name}": _of_one_value(_compare, _of_bits) for name in ("equal", "not_equal")},
-    **{f"relax.{name}": _of_one_value(_compare, _of_bits) for name in ("greater_equal", "less_equal")},
-    "relax.subtract": _of_one_value(_subtract, _plain),
-    "relax.negative": _negative,
-    "relax.logical_not": _by_bits(_not),
-    "relax.logical_and": _by_bits(topi.bitwise_and),
-    "relax.logical_or": _by_bits(topi.bitwise_or),
+    **{f"relax.{name}": legalize for name, legalize in _OTHERS.items()},
+    **{f"relax.{name}": _by_bits(compute, _OTHERS.get(name, _plain)) for name, compute in _OF_BOOLS.items()},
 }

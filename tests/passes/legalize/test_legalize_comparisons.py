@@ -225,3 +225,25 @@ def test_nan_is_replaced_by_a_network_that_asks_so(tmp_path: Path) -> None:
     got = load(tmp_path / "model.so")(x=x)
     np.testing.assert_array_equal(got["y"], np.where(np.isnan(x), 0, x))
     np.testing.assert_array_equal(got["nan"], np.isnan(x))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_bools_are_compared_by_their_bits(rows: int) -> None:
+    names = sorted({*_RELATIONS, "maximum", "minimum"})
+    x, y = np.resize([False, False, True, True], (2, 64)), np.resize([False, True], (rows, 64))
+    made = graph(
+        lambda x, y: tuple(getattr(relax.op, name)(x, y) for name in names), x=("bool", x.shape), y=("bool", y.shape)
+    )
+    got = compute(Legalize([])(made), x, y)
+    for name, found in zip(names, got, strict=True):
+        np.testing.assert_array_equal(found, getattr(np, name)(x, y), err_msg=name)
+
+
+def test_bools_of_a_model_are_compared(tmp_path: Path) -> None:
+    """LLVM's vectors of them were of bytes on one side and of bits on the other."""
+    inputs = [value("x", [3, "n"], TensorProto.BOOL), value("y", ["n"], TensorProto.BOOL)]
+    made = model([node("Equal", ["x", "y"], ["z"])], inputs, [value("z", [3, "n"], TensorProto.BOOL)])
+    request = compiler.prepare(write(tmp_path, made), target="x86-64-v3")
+    compiler.run(request, tmp_path, lambda event: None)
+    x, y = np.resize([False, False, True, True], (3, 21)), np.resize([False, True], 21)
+    np.testing.assert_array_equal(load(tmp_path / "model.so")(x=x, y=y)["z"], x == y)
