@@ -66,7 +66,8 @@ def conv_transpose(
         output_shape = [size * step for size, step in zip(x.shape[2:], strides, strict=True)]
     if output_shape:
         total = [max(size - wanted, 0) for size, wanted in zip(whole, output_shape, strict=True)]
-        low, high = _halves(total, upper=auto_pad != b"SAME_LOWER")
+        low, high = _halves(total, upper=auto_pad == b"SAME_UPPER")
+        whole = [max(sizes) for sizes in zip(whole, output_shape, strict=True)]
     else:
         low, high = list(pads[:spatial]) or [0] * spatial, list(pads[spatial:]) or [0] * spatial
     y = np.zeros((len(x), group * w.shape[1], *whole), x.dtype)

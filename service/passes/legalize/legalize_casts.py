@@ -1,9 +1,9 @@
 """Casts that do what TVM's lowering and arithmetic would leave out.
 
 bfloat16(x)     rounds     bfloat16 is computed in float32, where a cast there and back is none
-int8(300.7)     is 44      as in C, where LLVM has any number: 127 in vectors
 int64(i + 1)    wraps      of int32 it was int64(i) + 1: integers of 32 bits are indices to TVM, which never overflow
 uint8(83 * i)   wraps      a vector of a loop's i was [0, 83, ..., 581] again where that is cast to wider integers
+int8(300.7)     is 44      as numpy, torch and ONNX Runtime have it on x86; LLVM has any number: 127 in vectors
 """
 
 from __future__ import annotations
@@ -15,20 +15,38 @@ from tvm import relax, te, tirx, topi
 
 from relaxc.schedules.ir.dtypes import is_float
 from relaxc.service.passes.legalize.legalize_comparisons import is_computed, opaque
+from relaxc.service.passes.legalize.legalize_norms import accumulator
 
 __all__ = ["CASTS", "ROUNDING_CASTS"]
-
-_SHORT = ("int8", "uint8", "int16", "uint16")
-"""What floats are cast to by way of int32, whose last bits are left."""
 
 
 def _wrapped(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, dtype = call.args[0], str(call.ty.dtype)
-    if is_float(str(data.ty.dtype)) and dtype in _SHORT:
-        return builder.call_te(lambda data: topi.cast(topi.cast(data, "int32"), dtype), data, primfunc_name_hint="cast")
+    if is_float(str(data.ty.dtype)) and dtype in _THROUGH:
+
+        def cast(data: te.Tensor) -> te.Tensor:
+            return te.compute(data.shape, lambda *at: _whole(data(*at), dtype), name="cast")
+
+        return builder.call_te(cast, data, primfunc_name_hint="cast")
     if not _wraps(str(data.ty.dtype), dtype) or not is_computed(builder, data):
         return call.op.get_attr("FLegalize")(builder, call)
     return builder.call_te(lambda data: topi.cast(opaque(data), dtype), data, primfunc_name_hint="cast")
+
+
+_THROUGH = {
+    **dict.fromkeys(("int8", "uint8", "int16", "uint16"), "int32"),
+    **dict.fromkeys(("uint32", "uint64"), "int64"),
+}
+"""Integers that a processor converts no floats to: by which others."""
+
+
+def _whole(value: Any, dtype: str) -> Any:
+    if dtype != "uint64":
+        return value.astype(_THROUGH[dtype]).astype(dtype)
+    value = value.astype(accumulator(str(value.ty.dtype)))
+    half = tirx.const(2.0**63, str(value.ty.dtype))
+    high = (value - half).astype("int64").astype(dtype) + tirx.const(1 << 63, dtype)
+    return tirx.Select(value >= half, high, value.astype("int64").astype(dtype))
 
 
 def _wraps(old: str, new: str) -> bool:

@@ -54,6 +54,15 @@ def test_padding_by_name_is_onnx_runtimes(kind: str, auto_pad: str, tmp_path: Pa
     near(path, {"x": np.random.default_rng(1).standard_normal((1, 3, 7, 8)).astype("float32")})
 
 
+@pytest.mark.parametrize("wanted", [[15, 17], [13, 18], [14, 16]])
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+def test_padding_by_an_output_shape_is_onnx_runtimes(auto_pad: str, wanted: list[int], tmp_path: Path) -> None:
+    w = np.random.default_rng(0).standard_normal((3, 3, 2, 3)).astype("float32")
+    nodes = [node("ConvTranspose", ["x", "w"], ["y"], auto_pad=auto_pad, strides=[2, 2], output_shape=wanted)]
+    path = write(tmp_path, model(nodes, [value("x", [1, 3, 7, 8])], [value("y", [1, 3, None, None])], w=w))
+    near(path, {"x": np.random.default_rng(1).standard_normal((1, 3, 7, 8)).astype("float32")})
+
+
 def near(path: Path, inputs: dict[str, Any]) -> None:
     """Both dtypes of float give the same, but for float32's roundings."""
     run = double_reference(path)

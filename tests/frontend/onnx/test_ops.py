@@ -138,6 +138,24 @@ def test_resize(tmp_path: Path) -> None:
     _bundle(tmp_path, variants, [value("x", [1, 2, 5, 4])], **weights)
 
 
+def test_an_output_shape_beyond_the_full_result_is_all_behind_it(tmp_path: Path) -> None:
+    w = np.random.default_rng(0).standard_normal((2, 3, 3, 3)).astype("float32")
+    variants: list[Variant] = [
+        ("ConvTranspose", ["x", "w"], {"strides": [3, 2], "output_shape": wanted, "auto_pad": mode})
+        for wanted in ([14, 8], [11, 6], [9, 4])
+        for mode in ("NOTSET", "SAME_UPPER", "SAME_LOWER")
+    ]
+    _bundle(tmp_path, variants, [value("x", [1, 2, 4, 3])], w=w)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_opset_10_rounds_up_where_it_shrinks(mode: str, tmp_path: Path) -> None:
+    scales = {"up": [1, 1, 2.0, 3.0], "down": [1, 1, 0.6, 0.6], "odd": [1, 1, 1.7, 0.8]}
+    variants: list[Variant] = [("Resize", ["x", name], {"mode": mode}) for name in scales]
+    weights = {name: np.array(scale, "float32") for name, scale in scales.items()}
+    _bundle(tmp_path, variants, [value("x", [1, 2, 5, 4])], opset=10, **weights)
+
+
 def test_pad_and_slice(tmp_path: Path) -> None:
     weights: dict[str, Any] = {
         "some": np.array([0, 1, 2, 2, 0, 1], "int64"),

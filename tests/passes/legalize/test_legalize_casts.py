@@ -92,3 +92,21 @@ def test_ranges_wrap_in_a_cast(tmp_path: Path, factor: int, dtype: str) -> None:
         np.testing.assert_array_equal(
             got[name], narrow.astype(name) if name in others else narrow % narrow.dtype.type(100)
         )
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_floats_out_of_range_wrap_in_integers_of_few_bits_and_unsigned_ones(tmp_path: Path, kind: str) -> None:
+    dtypes = ("int8", "uint8", "int16", "uint16", "uint32", "uint64")
+    nodes = [node("Cast", ["x"], [name], to=getattr(TensorProto, name.upper())) for name in dtypes]
+    outputs = [value(name, ["n"], getattr(TensorProto, name.upper())) for name in dtypes]
+    given = value("x", ["n"], {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}.get(kind, 10))
+    request = compiler.prepare(write(tmp_path, model(nodes, [given], outputs)), target="x86-64-v3")
+    compiler.run(request, tmp_path, lambda event: None)
+    few = [-50, 60000, 300, -1.5, 0.75, -32769, 255.9, -129]
+    many = few if kind == "float16" else [*few, 70000, 3e9, 1e19, 2.0**31]
+    x = np.resize(np.array(many, kind), 67)
+    x = np.where(np.isfinite(x), x, np.array(1, kind))
+    got = load(tmp_path / "model.so")(x=x)
+    with np.errstate(invalid="ignore"):  # C leaves these open, and x86 and ONNX Runtime do not
+        for name in dtypes:
+            np.testing.assert_array_equal(got[name], x.astype(name), err_msg=name)

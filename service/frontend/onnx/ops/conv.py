@@ -171,9 +171,9 @@ def _transpose_padding(node: Node, strides: list[int], reach: list[int]) -> tupl
             total = strides[axis] * (sizes[axis] - 1) + extra[axis] + reach[axis] + 1 - wanted[-rank:][axis]
         else:
             total = max(reach[axis] + 1 + extra[axis] - strides[axis], 0)
-        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        if mode in ("NOTSET", ""):
-            begin = total - total // 2
+        # What an output_shape asks for beyond the full result is all behind it.
+        cut = max(total, 0)
+        begin = cut // 2 if mode == "SAME_UPPER" else cut - cut // 2
         begins.append(begin)
         ends.append(total - begin - extra[axis])
     return begins, ends

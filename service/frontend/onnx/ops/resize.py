@@ -19,19 +19,21 @@ from relaxc.service.frontend.onnx.ops.resize_weights import Plan, taps
 
 @op("Upsample")
 def _upsample(node: Node) -> Any:
-    """Superseded by Resize in opset 10: `asymmetric` places, rounded down."""
+    """Superseded by Resize in opset 10."""
     scales = list(node.attr("scales", ())) or [float(v) for v in _floats(node, 1)]
-    attributes = {"mode": node.attr("mode", "nearest"), "coordinate_transformation_mode": "asymmetric"}
-    attributes["nearest_mode"] = "floor"
-    return _resize_axes(node, attributes, _scaled(node, scales, list(range(node.rank(0))), None))
+    return _resize_axes(node, _first(node), _scaled(node, scales, list(range(node.rank(0))), None))
+
+
+def _first(node: Node) -> dict[str, Any]:
+    """The attributes that Resize has since opset 11, as the operators before it behave."""
+    mode = node.attr("mode", "nearest")
+    return {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "by_scale"}
 
 
 @op("Resize")
 def _resize(node: Node) -> Any:
     if node.opset < 11:
-        attributes = {"mode": node.attr("mode", "nearest"), "coordinate_transformation_mode": "asymmetric"}
-        attributes["nearest_mode"] = "floor"
-        return _resize_axes(node, attributes, _scaled(node, _floats(node, 1), list(range(node.rank(0))), None))
+        return _resize_axes(node, _first(node), _scaled(node, _floats(node, 1), list(range(node.rank(0))), None))
     rank = node.rank(0)
     axes = [axis % rank for axis in node.attr("axes", range(rank))]
     roi = _floats(node, 1) if node.has(1) and node.shape(1) != [0] else None
@@ -162,7 +164,9 @@ def _repeat(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
     """A whole factor along a symbolic axis: every element that many times."""
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     rounding = attributes.get("nearest_mode", "round_prefer_floor")
-    plain = (mode, rounding) == ("asymmetric", "floor") or (mode.startswith("half_pixel") and "round" in rounding)
+    plain = (mode == "asymmetric" and rounding in ("floor", "by_scale")) or (
+        mode.startswith("half_pixel") and "round" in rounding
+    )
     if attributes.get("mode", "nearest") != "nearest" or not plain:
         raise Refused(f"mode={attributes.get('mode')} along an axis of symbolic size")
     factor, shape = int(plan.scale), node.shape_of(x)

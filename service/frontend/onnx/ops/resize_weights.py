@@ -27,6 +27,8 @@ def taps(plan: Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
     import numpy as np
 
     mode = attributes.get("mode", "nearest")
+    if attributes.get("nearest_mode") == "by_scale":  # as ONNX Runtime and the examples of opset 10 have it
+        attributes = attributes | {"nearest_mode": "ceil" if plan.scale < 1 else "floor"}
     antialias = bool(attributes.get("antialias", 0)) and plan.scale < 1 and mode != "nearest"
     places, weights, outside = [], [], []
     for out in range(plan.out):
