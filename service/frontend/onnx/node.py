@@ -217,7 +217,7 @@ class Node:
         return relax.Call(call.op, arguments, call.attrs, call.ty_args)
 
     def require(self, left: Any, relation: str, right: Any, what: str) -> None:
-        """Have `left == right` or `left >= right` hold of every call, at import if it is known, else when it begins.
+        """Have `left == right`, `!=` or `>=` hold of every call, at import if it is known, else when it begins.
 
         `what` says of what, with `{left}` and `{right}` in it. What the data decides is checked as the program runs.
         Raise ModelMalformed where no sizes do, Equal where a name is decided, Refused for what has no text.

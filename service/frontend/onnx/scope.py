@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from typing import Any
 
 from relaxc.service.frontend.onnx.dims import (
@@ -23,6 +24,9 @@ __all__ = ["FAR", "Equal", "Never", "Scope"]
 
 FAR = 1 << 48
 """Memory for so many of anything is out of reach; the bound lets the analyzer rule out overflow."""
+
+
+_RELATIONS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge}
 
 
 class Equal(Exception):
@@ -94,7 +98,8 @@ class Scope:
         return any(name in self.data_dependent for dim in dims for name in variables(dim))
 
     def require(self, left: Any, relation: str, right: Any, why: str) -> Any:
-        """Have every call satisfy `left == right` or `left >= right`: by a name that becomes a size, or by a condition.
+        """Have every call satisfy `left == right`, `left != right` or `left >= right`: by a name that becomes a size, or by
+        a condition.
 
         Return None, or what only the program can check, as the data decides it: an expression that must be 0.
 
@@ -111,17 +116,17 @@ class Scope:
             return None
         apart = simplify(left - right, self)
         if isinstance(apart, int):
-            if apart == 0 or (apart > 0 and relation == ">="):
+            if _RELATIONS[relation](apart, 0):
                 return None
             raise Never(f"{why}: {dim_text(left)} {relation} {dim_text(right)} does not hold")
         zero = tirx.const(0, "int64")
-        holds = tirx.EQ(apart, zero) if relation == "==" else apart >= zero
+        holds = {"==": tirx.EQ, "!=": tirx.NE, ">=": tirx.GE}[relation](apart, zero)
         if self.analyzer.can_prove(holds):
             return None
         if self.analyzer.can_prove(tirx.Not(holds)):
             raise Never(f"{why}: {dim_text(left)} {relation} {dim_text(right)} holds of no sizes")
         if self.depends_on_data(apart):
-            return apart if relation == "==" else tirx.min(apart, zero)
+            return {"==": apart, "!=": tirx.EQ(apart, zero).astype("int64"), ">=": tirx.min(apart, zero)}[relation]
         if relation == "==":
             self._decide(apart, why)
         self._note(apart, relation, why)
@@ -155,8 +160,8 @@ class Scope:
 
         names = tirx.analysis.undefined_vars(apart)
         factor, rest = self._linear(apart, names[0]) if len(names) == 1 else (None, None)
-        if relation == "==" or not factor or rest is None:
-            if type(apart).__name__ == "Mul" and relation == "==" and number_of(apart.b):
+        if relation != ">=" or not factor or rest is None:
+            if type(apart).__name__ == "Mul" and relation != ">=" and number_of(apart.b):
                 apart = apart.a
             text = f"{dim_text(apart)} {relation} 0"
             self.conditions.setdefault(text, Condition(text, why))

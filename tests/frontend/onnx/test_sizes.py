@@ -349,3 +349,11 @@ def test_space_to_depth_of_a_size_without_text(tmp_path: Path) -> None:
     path = write(tmp_path, model(nodes, [value("x", ["n", 4])], [out], **weights))
     with pytest.raises(UnsupportedModel, match="SpaceToDepth"):
         load(path, ModelFormat.ONNX, shapes={})
+
+
+def test_squeeze_without_axes_refuses_calls_in_which_another_axis_would_go(tmp_path: Path) -> None:
+    session = _compiled(tmp_path, _one("Squeeze", ["n", 1, 4]))
+    assert session(x=_f(3, 1, 4))["y0"].shape == (3, 4)
+    said = r"\(Squeeze\) without axes leaves axis 0 out where its size n is 1: n - 1 != 0 must hold, and n is 1"
+    with pytest.raises(InputShape, match=said):
+        session(x=_f(1, 1, 4))

@@ -48,6 +48,9 @@ def _squeeze(node: Node) -> Any:
     if any(isinstance(shape[axis], int) and shape[axis] != 1 for axis in gone):
         raise Refused(f"axes {sorted(gone)} of the shape {shape}, not all of which have size 1")
     wanted = [1 if axis in gone else dim for axis, dim in enumerate(shape)]
+    for axis, dim in enumerate(shape) if axes is None else ():
+        if axis not in gone and not isinstance(dim, int):
+            node.require(dim, "!=", 1, f"without axes leaves axis {axis} out where its size {{left}} is 1")
     x = require_shape(node, node.tensor(0), shape, wanted)
     return reshaped(node, x, [dim for axis, dim in enumerate(shape) if axis not in gone])
 
