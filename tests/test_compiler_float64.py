@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import relaxc
@@ -41,6 +42,20 @@ def test_a_fault_is_refused_with_both_figures(tmp_path: Path) -> None:
         judged(path, write(tmp_path, norm(scale=1.0003), "wrong.onnx"))
     (row,) = refused.value.fields["report"]["outputs"]
     assert row["float64"]["artifact"] > 1e-4 and row["float64"]["reference"] > 1e-4
+
+
+def test_a_reference_in_float64_that_computes_something_else_judges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slope(alpha: float, name: str) -> Path:
+        nodes = [node("LeakyRelu", ["x"], ["a"], alpha=alpha), node("Mul", ["a", "one"], ["y"])]
+        held = {"one": np.ones(1, "float32")}
+        return write(tmp_path, model(nodes, [value("x", [64])], [value("y", [64])], **held), f"{name}.onnx")
+
+    right, wrong = slope(0.25, "right"), slope(0.01, "wrong")
+    monkeypatch.setattr(frontend, "double_reference", lambda *args, **kwargs: double.in_double(onnx.load(wrong)))
+    with pytest.raises(VerificationFailed, match=r"over the tolerance 0\.0001$"):
+        judged(right, wrong)
 
 
 def test_what_would_take_too_long_is_judged_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ import numpy as np
 from relaxc.service.errors import ModelMalformed, ModelTooLarge
 from relaxc.service.frontend.model import Reference
 from relaxc.service.frontend.onnx.double_convs import conv, conv_transpose
+from relaxc.service.frontend.onnx.evaluator import evaluator
 from relaxc.service.frontend.onnx.file import one_line, subgraphs
+from relaxc.service.frontend.onnx.function import inlined, with_types
 from relaxc.service.frontend.onnx.sessions import bare_session, runtime_errors
 from relaxc.service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
 
@@ -35,22 +37,24 @@ _OWN: Mapping[str, Callable[..., Array]] = {"Conv": conv, "ConvTranspose": conv_
 
 
 def in_double(model: Any) -> Reference | None:
-    """Return what runs `model`, which is changed; None where it has graphs in nodes, or nothing in float32.
+    """Return what runs `model`, which is changed; None where it has graphs in nodes, outputs of no known dtype, or
+    nothing in float32.
 
     Outputs are rounded to what the model declares. A run raises ModelTooLarge where it would take more than
     `_MOST_BYTES` or `_MOST_PRODUCTS`, and ModelMalformed where a node runs nowhere.
     """
     import onnx
-    from onnx.inliner import inline_local_functions
 
     if next(subgraphs(model.graph.node), None) is not None:
         return None
-    declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
-    model = widened(inline_local_functions(model) if model.functions else model, FLOAT32, DOUBLE)
+    declared = {value.name: value.type.tensor_type.elem_type for value in with_types(model).graph.output}
+    if not all(declared.values()):
+        return None
+    model = widened(inlined(model), FLOAT32, DOUBLE)
     held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     if not any(value.dtype == np.float64 for value in held.values()):
         return None
-    dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(dtype) for name, dtype in declared.items() if dtype}
+    dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(dtype) for name, dtype in declared.items()}
     nodes = [Node(node, model.opset_import) for node in model.graph.node]
     del model.graph.initializer[:]
 
@@ -134,9 +138,7 @@ class Node:
 
     def by_evaluator(self, operands: Sequence[Any]) -> Sequence[Any]:
         """Run it alone in the ONNX project's evaluator."""
-        from onnx.reference import ReferenceEvaluator
-
-        self.built = self.built or ReferenceEvaluator(self.alone(operands))
+        self.built = self.built or evaluator(self.alone(operands))
         return [np.asarray(value) for value in self.built.run(self.outputs, self.given(operands))]
 
     def given(self, operands: Sequence[Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Refere
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx.file import outline
+from relaxc.service.frontend.onnx.function import with_types
 from relaxc.service.frontend.onnx.graph import Graph, check, read
 from relaxc.service.frontend.signature import signature_of
 from relaxc.service.request import ModelFormat
@@ -68,7 +69,7 @@ def inspect(path: Path) -> ModelInfo:
     if not missing:
         check(graph)
     inputs = input_specs(graph)
-    declared = _values(_with_types(graph.model).graph.output, graph.outputs)
+    declared = _values(with_types(graph.model).graph.output, graph.outputs)
     taken = _names(graph)
     outputs = tuple(_spec(value, f"output {value.name!r}", taken) for value in declared)
     names = sorted({name for spec in (*inputs, *outputs) for dim in spec.shape for name in onnx_dims.names_in(dim)})
@@ -139,16 +140,6 @@ def samples(path: Path, file: Path) -> list[dict[str, Any]]:
     from relaxc.service.frontend.onnx.samples import read_samples
 
     return read_samples(file, input_specs(read(path)))
-
-
-def _with_types(model: Any) -> Any:
-    """The model with types of outputs inferred where the file leaves them out."""
-    import onnx
-
-    kinds = [value.type.tensor_type for value in model.graph.output]
-    if all(kind.elem_type and kind.HasField("shape") for kind in kinds):
-        return model
-    return onnx.shape_inference.infer_shapes(model)
 
 
 def _values(values: Iterable[Any], names: Iterable[str]) -> list[Any]:

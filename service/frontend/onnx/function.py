@@ -1,11 +1,13 @@
-"""The function bodies that the ONNX specification gives for operators, as nodes with the attributes filled in."""
+"""The bodies of functions, a model's own and those that the ONNX specification gives for operators."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Body", "body_of", "has_body"]
+from relaxc.service.frontend.onnx.file import bodies
+
+__all__ = ["Body", "body_of", "has_body", "inlined", "with_types"]
 
 
 @dataclass(frozen=True)
@@ -90,3 +92,31 @@ def _bind(node: Any, given: dict[str, Any]) -> None:
             kept.append(type(attribute).FromString(attribute.SerializeToString()))
     del node.attribute[:]
     node.attribute.extend(kept)
+
+
+def inlined(model: Any) -> Any:
+    """Return the model with the bodies of its own functions in place of their calls, itself where it has none.
+
+    Calls get the functions' default attributes first, which ONNX's inliner leaves out. Raise what that does.
+    """
+    import onnx.inliner
+
+    if not model.functions:
+        return model
+    defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in model.functions}
+    for body in bodies(model):
+        for node in body.node:
+            given = {attribute.name for attribute in node.attribute}
+            wanted = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(each for each in wanted if each.name not in given)
+    return onnx.inliner.inline_local_functions(model)
+
+
+def with_types(model: Any) -> Any:
+    """Return the model with types of outputs inferred where the file leaves them out."""
+    import onnx
+
+    kinds = [value.type.tensor_type for value in model.graph.output]
+    if all(kind.elem_type and kind.HasField("shape") for kind in kinds):
+        return model
+    return onnx.shape_inference.infer_shapes(model)

@@ -10,6 +10,7 @@ from typing import Any
 from relaxc.service.config import settings
 from relaxc.service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
 from relaxc.service.frontend.onnx.file import array, check_tensors, mapped, one_line, subgraphs, tensors
+from relaxc.service.frontend.onnx.function import inlined
 from relaxc.service.frontend.onnx.order import copy, order_graph, replace
 from relaxc.service.frontend.onnx.outside import Outside
 from relaxc.service.frontend.onnx.widen import widened
@@ -65,7 +66,10 @@ def read(path: Path) -> Graph:
     if opsets[""] < _OLDEST_OPSET:
         model = _convert(model, _OLDEST_OPSET)
     if model.functions:
-        model = _inline(model)
+        try:
+            model = inlined(model)
+        except (RuntimeError, ValueError) as error:
+            raise ModelMalformed(f"the model's functions cannot be inlined: {one_line(error)}") from error
         order_graph(model.graph, set())
     details = {
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
@@ -263,12 +267,3 @@ def _convert(model: Any, opset: int) -> Any:
         return onnx.version_converter.convert_version(model, opset)
     except Exception as error:  # the C++ converter raises whatever its adapters do
         raise UnsupportedModel(f"opset {_opsets(model)['']} cannot be raised to {opset}: {one_line(error)}") from error
-
-
-def _inline(model: Any) -> Any:
-    import onnx.inliner
-
-    try:
-        return onnx.inliner.inline_local_functions(model)
-    except (RuntimeError, ValueError) as error:
-        raise ModelMalformed(f"the model's functions cannot be inlined: {one_line(error)}") from error

@@ -9,6 +9,7 @@ from typing import Any
 from relaxc.service.errors import ModelMalformed, ModelTooLarge
 from relaxc.service.frontend.model import Move, Reference
 from relaxc.service.frontend.onnx.double import in_double
+from relaxc.service.frontend.onnx.evaluator import evaluated
 from relaxc.service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
 from relaxc.service.frontend.onnx.light import light
 from relaxc.service.frontend.onnx.moved import graphs, moved
@@ -16,7 +17,6 @@ from relaxc.service.frontend.onnx.moved_values import move_values, moves_inputs
 from relaxc.service.frontend.onnx.noise import shapes_of
 from relaxc.service.frontend.onnx.rounded import round_weights
 from relaxc.service.frontend.onnx.sessions import (
-    UNVERIFIED,
     bare_session,
     has_bfloat16,
     open_session,
@@ -63,7 +63,7 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
             else open_session(given.SerializeToString(), threads, fastest)
         )
         if not has_bfloat16(session):
-            return reference_of(session)
+            return _supported(reference_of(session), lambda error: evaluated(given or _with_data(path), error))
     except runtime_errors() as error:
         cause = error
     model = given or _with_data(path)
@@ -72,7 +72,23 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
             return _rounded(model, threads)
         except runtime_errors():
             pass
-    return _evaluator(model, cause)
+    return evaluated(model, cause)
+
+
+def _supported(run: Reference, otherwise: Callable[[Exception], Reference]) -> Reference:
+    """What runs a model, or what `otherwise` makes: some kernels say only when they run that they have no float64."""
+    made: list[Reference] = [run]
+
+    def first(inputs: Mapping[str, Any], /) -> dict[str, Any]:
+        try:
+            return made[-1](inputs)
+        except ModelMalformed as error:
+            if len(made) > 1 or "not support" not in error.message:
+                raise
+            made.append(otherwise(error))
+            return made[-1](inputs)
+
+    return first
 
 
 def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) -> Reference | None:
@@ -241,19 +257,3 @@ def _rounded(model: Any, threads: int) -> Reference:
         return {name: data.astype(bfloat16) if name in short else data for name, data in run(given).items()}
 
     return rounded
-
-
-def _evaluator(model: Any, cause: Exception) -> Reference:
-    import onnx.reference
-
-    try:
-        evaluator = onnx.reference.ReferenceEvaluator(model)
-    except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        refused = f"ONNX Runtime refuses the model: {one_line(cause)}"
-        raise ModelMalformed(refused, remedy=UNVERIFIED) from error
-    names = list(evaluator.output_names)
-
-    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(zip(names, evaluator.run(None, dict(inputs)), strict=True))
-
-    return run

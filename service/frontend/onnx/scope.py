@@ -98,8 +98,7 @@ class Scope:
         return any(name in self.data_dependent for dim in dims for name in variables(dim))
 
     def require(self, left: Any, relation: str, right: Any, why: str) -> Any:
-        """Have every call satisfy `left == right`, `left != right` or `left >= right`: by a name that becomes a size, or by
-        a condition.
+        """Have every call satisfy `left == right`, `!=` or `>=`: by a name that becomes a size, or by a condition.
 
         Return None, or what only the program can check, as the data decides it: an expression that must be 0.
 

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from relaxc.service.config import Settings
 from relaxc.service.errors import InvalidShape, ModelNotFound, ModelTooLarge, UnsupportedModel
-from relaxc.service.frontend import digest, external_files, former_digest, identify, inspect, load
+from relaxc.service.frontend import digest, external_files, former_digest, identify, inspect, load, reference
+from relaxc.service.frontend.onnx.reference import double_reference
 from relaxc.service.request import ModelFormat, model_digest
 from relaxc.service.signature import DimBounds
 from tests.frontend.onnx.harness import INT64, check, compare, inputs_for, model, node, run, value, write
@@ -302,3 +303,26 @@ def test_weights_in_attributes_and_small_initializers(tmp_path: Path) -> None:
     nodes = [constant, node("Mul", ["x", "c"], ["h"]), node("Add", ["h", "b"], ["y"])]
     proto = model(nodes, [value("x", [2, 6])], [value("y", [2, 6])], b=np.float32(3))
     check(write(tmp_path, proto))
+
+
+def test_a_function_of_the_model_has_its_default_attributes(tmp_path: Path) -> None:
+    body = node("LeakyRelu", ["a"], ["b"])
+    body.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+    defaults = [helper.make_attribute("slope", 0.25)]
+    function = helper.make_function(
+        "my", "act", ["a"], ["b"], [body], [helper.make_opsetid("", 20)], attribute_protos=defaults
+    )
+    nodes = [
+        helper.make_node("act", ["x"], ["t"], domain="my"),
+        helper.make_node("act", ["t"], ["s"], domain="my", slope=0.5),
+        node("Mul", ["s", "w"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", [64])], [value("y", [64])], w=np.ones(64, "float32"))
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("my", 1))
+    path = write(tmp_path, proto)
+    check(path)
+    x = {"x": np.random.default_rng(0).standard_normal(64).astype("float32")}
+    run = double_reference(path)
+    assert run is not None
+    np.testing.assert_allclose(run(x)["y"], reference(path, ONNX)(x)["y"], rtol=1e-6)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
 
 __all__ = ["BLOCK", "lstm"]
@@ -21,13 +22,13 @@ WORTH_THREADS = 64 << 10
 """Bytes of weights from which a step is worth waking threads for, which takes a microsecond or two."""
 
 
-def lstm(hidden: int, backwards: bool) -> Any:
-    """Return a PrimFunc `(XW, R, B, H0, C0) -> (Y, H, C)` for gates in the order input, output, forget, cell, in fp32.
+def lstm(hidden: int, backwards: bool, dtype: str) -> Any:
+    """Return a PrimFunc `(XW, R, B, H0, C0) -> (Y, H, C)` for gates in the order input, output, forget, cell.
 
     `R[j / BLOCK, k, gate, j % BLOCK]` has zeros past the last unit; the others are as in ONNX.
     """
     blocks = -(-hidden // BLOCK)
-    gates = 4 * hidden
+    gates, zero = 4 * hidden, tirx.const(0, dtype)
     units = T.parallel if 4 * gates * hidden >= WORTH_THREADS else T.serial
 
     @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
@@ -36,15 +37,15 @@ def lstm(hidden: int, backwards: bool) -> Any:
     ) -> None:
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         steps, batch = T.int64(), T.int64()
-        XW = T.match_buffer(xw, (steps, batch, gates))
-        R = T.match_buffer(r, (blocks, hidden, 4, BLOCK))
-        B = T.match_buffer(bias, (gates,))
-        H0, C0 = T.match_buffer(h0, (batch, hidden)), T.match_buffer(c0, (batch, hidden))
-        Y = T.match_buffer(y, (steps, batch, hidden))
-        H, C = T.match_buffer(h, (batch, hidden)), T.match_buffer(c, (batch, hidden))
+        XW = T.match_buffer(xw, (steps, batch, gates), dtype)
+        R = T.match_buffer(r, (blocks, hidden, 4, BLOCK), dtype)
+        B = T.match_buffer(bias, (gates,), dtype)
+        H0, C0 = T.match_buffer(h0, (batch, hidden), dtype), T.match_buffer(c0, (batch, hidden), dtype)
+        Y = T.match_buffer(y, (steps, batch, hidden), dtype)
+        H, C = T.match_buffer(h, (batch, hidden), dtype), T.match_buffer(c, (batch, hidden), dtype)
         # One state is read by all tasks while each writes its units of the other.
-        state = T.sblock_alloc_buffer((2, batch, hidden))
-        total = T.sblock_alloc_buffer((4, BLOCK), scope="local")
+        state = T.sblock_alloc_buffer((2, batch, hidden), dtype)
+        total = T.sblock_alloc_buffer((4, BLOCK), dtype, scope="local")
         for b, j in T.grid(batch, hidden):
             state[0, b, j] = H0[b, j]
             C[b, j] = C0[b, j]
@@ -53,7 +54,7 @@ def lstm(hidden: int, backwards: bool) -> Any:
                 for b in T.serial(batch):
                     for gate in T.unroll(4):
                         for lane in T.vectorized(BLOCK):
-                            total[gate, lane] = T.float32(0)
+                            total[gate, lane] = zero
                     for k in T.serial(hidden):
                         for gate in T.unroll(4):
                             for lane in T.vectorized(BLOCK):

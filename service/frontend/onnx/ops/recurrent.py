@@ -151,12 +151,13 @@ def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any
         bias = node.emit(relax.op.zeros(relax.ShapeExpr([gates]), dtype))
     states = [d.hidden] if d.cell is None else [d.hidden, d.cell]
     recurrent = d.recurrent if d.cell is None else _packed(node, d.recurrent, size)
-    arguments = [node.emit(cast(value, "float32")) for value in (d.inputs, recurrent, bias, *states)]
+    wide = "float64" if dtype == "float64" else "float32"
+    arguments = [node.emit(cast(value, wide)) for value in (d.inputs, recurrent, bias, *states)]
     length, batch = node.shape_of(d.inputs)[:2]
     shapes = [[length, batch, size], *[[batch, size]] * len(states)]
-    types = [relax.TensorType(list(map(relax_dim, shape)), "float32") for shape in shapes]
+    types = [relax.TensorType(list(map(relax_dim, shape)), wide) for shape in shapes]
     place = node.builder.add_func(
-        _kernel(node, size, backwards).without_attr("global_symbol"), f"{node.op.lower()}_scan"
+        _kernel(node, size, backwards, wide).without_attr("global_symbol"), f"{node.op.lower()}_scan"
     )
     both = node.emit(relax.call_tir(place, relax.Tuple(arguments), types))
     results = [node.emit(cast(node.emit(relax.TupleGetItem(both, i)), dtype)) for i in range(len(types))]
@@ -171,12 +172,12 @@ def _packed(node: Node, recurrent: Any, size: int) -> Any:
     return permuted(node, reshaped(node, gates, [size, 4, -(-size // block), block]), [2, 0, 1, 3])
 
 
-def _kernel(node: Node, size: int, backwards: bool) -> Any:
+def _kernel(node: Node, size: int, backwards: bool, dtype: str) -> Any:
     if node.op == "LSTM":
-        return lstm_scan.lstm(size, backwards)
+        return lstm_scan.lstm(size, backwards, dtype)
     if node.op == "GRU":
-        return recurrent_scan.gru(size, backwards, bool(node.attr("linear_before_reset", 0)))
-    return recurrent_scan.rnn(size, backwards)
+        return recurrent_scan.gru(size, backwards, bool(node.attr("linear_before_reset", 0)), dtype)
+    return recurrent_scan.rnn(size, backwards, dtype)
 
 
 def _stacked(node: Node, tensors: Sequence[Any], axis: int) -> Any:

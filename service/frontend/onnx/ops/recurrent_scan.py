@@ -9,27 +9,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
 
 __all__ = ["gru", "rnn"]
 
 
-def gru(hidden: int, backwards: bool, linear_before_reset: bool) -> Any:
-    """Return a PrimFunc `(XW, R, B, H0) -> (Y, H)` for gates in the order update, reset, hidden, in fp32."""
-    gates = 3 * hidden
+def gru(hidden: int, backwards: bool, linear_before_reset: bool, dtype: str) -> Any:
+    """Return a PrimFunc `(XW, R, B, H0) -> (Y, H)` for gates in the order update, reset, hidden."""
+    gates, one = 3 * hidden, tirx.const(1, dtype)
 
     @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
     def scan(xw: T.handle, r: T.handle, bias: T.handle, h0: T.handle, y: T.handle, h: T.handle) -> None:
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         steps, batch = T.int64(), T.int64()
-        XW = T.match_buffer(xw, (steps, batch, gates))
-        R = T.match_buffer(r, (hidden, gates))
-        B = T.match_buffer(bias, (gates,))
-        H0 = T.match_buffer(h0, (batch, hidden))
-        Y = T.match_buffer(y, (steps, batch, hidden))
-        H = T.match_buffer(h, (batch, hidden))
-        total = T.sblock_alloc_buffer((batch, gates))
-        reset = T.sblock_alloc_buffer((batch, hidden))
+        XW = T.match_buffer(xw, (steps, batch, gates), dtype)
+        R = T.match_buffer(r, (hidden, gates), dtype)
+        B = T.match_buffer(bias, (gates,), dtype)
+        H0 = T.match_buffer(h0, (batch, hidden), dtype)
+        Y = T.match_buffer(y, (steps, batch, hidden), dtype)
+        H = T.match_buffer(h, (batch, hidden), dtype)
+        total = T.sblock_alloc_buffer((batch, gates), dtype)
+        reset = T.sblock_alloc_buffer((batch, hidden), dtype)
         for b in T.parallel(batch):
             for j in T.serial(hidden):
                 H[b, j] = H0[b, j]
@@ -48,30 +49,29 @@ def gru(hidden: int, backwards: bool, linear_before_reset: bool) -> Any:
                 for j in T.serial(hidden):
                     total[b, 2 * hidden + j] = T.tanh(
                         XW[T.if_then_else(backwards, steps - 1 - step, step), b, 2 * hidden + j]
-                        + T.if_then_else(linear_before_reset, total[b, hidden + j], T.float32(1))
-                        * total[b, 2 * hidden + j]
+                        + T.if_then_else(linear_before_reset, total[b, hidden + j], one) * total[b, 2 * hidden + j]
                     )
                 for j in T.serial(hidden):
-                    H[b, j] = (T.float32(1) - total[b, j]) * total[b, 2 * hidden + j] + total[b, j] * H[b, j]
+                    H[b, j] = (one - total[b, j]) * total[b, 2 * hidden + j] + total[b, j] * H[b, j]
                     Y[T.if_then_else(backwards, steps - 1 - step, step), b, j] = H[b, j]
 
     return scan
 
 
-def rnn(hidden: int, backwards: bool) -> Any:
-    """Return a PrimFunc `(XW, R, B, H0) -> (Y, H)` with tanh, in fp32."""
+def rnn(hidden: int, backwards: bool, dtype: str) -> Any:
+    """Return a PrimFunc `(XW, R, B, H0) -> (Y, H)` with tanh."""
 
     @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
     def scan(xw: T.handle, r: T.handle, bias: T.handle, h0: T.handle, y: T.handle, h: T.handle) -> None:
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         steps, batch = T.int64(), T.int64()
-        XW = T.match_buffer(xw, (steps, batch, hidden))
-        R = T.match_buffer(r, (hidden, hidden))
-        B = T.match_buffer(bias, (hidden,))
-        H0 = T.match_buffer(h0, (batch, hidden))
-        Y = T.match_buffer(y, (steps, batch, hidden))
-        H = T.match_buffer(h, (batch, hidden))
-        total = T.sblock_alloc_buffer((batch, hidden))
+        XW = T.match_buffer(xw, (steps, batch, hidden), dtype)
+        R = T.match_buffer(r, (hidden, hidden), dtype)
+        B = T.match_buffer(bias, (hidden,), dtype)
+        H0 = T.match_buffer(h0, (batch, hidden), dtype)
+        Y = T.match_buffer(y, (steps, batch, hidden), dtype)
+        H = T.match_buffer(h, (batch, hidden), dtype)
+        total = T.sblock_alloc_buffer((batch, hidden), dtype)
         for b in T.parallel(batch):
             for j in T.serial(hidden):
                 H[b, j] = H0[b, j]

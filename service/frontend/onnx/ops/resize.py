@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
 from relaxc.service.frontend.onnx.ops.common import full_precision, relax_dim, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
 from relaxc.service.frontend.onnx.ops.resize_weights import Plan, taps
@@ -179,7 +179,7 @@ def _repeat(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
 def _resize_static(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
     import numpy as np
 
-    places, weights, outside = taps(plan, attributes)
+    places, weights, outside = taps(plan, attributes, dtype_of(x))
     if plan.size == plan.out and not outside.any():
         own = places == np.arange(plan.size)[:, None]
         identity = ((weights * own).sum(axis=1) == 1).all() and not (weights * ~own).any()
@@ -207,6 +207,6 @@ def _weighted(node: Node, x: Any, plan: Plan, places: Any, weights: Any, outside
         fixed = tirx.const(filler, data.dtype)
         return te.compute(shape, lambda *i: tirx.Select(off[i[axis]], fixed, result(*i)), name="extrapolate")
 
-    dtype = "float64" if str(x.ty.dtype.dtype) == "float64" else "float32"
+    dtype = "float64" if dtype_of(x) == "float64" else "float32"
     constants = relax.const(places, "int64"), relax.const(weights, dtype), relax.const(outside, "bool")
     return node.te(kernel, x, *constants, primfunc_name_hint="resize")

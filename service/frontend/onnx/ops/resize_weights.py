@@ -20,9 +20,9 @@ class Plan:
         self.out: Any = out
 
 
-def taps(plan: Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
+def taps(plan: Plan, attributes: dict[str, Any], dtype: str) -> tuple[Any, Any, Any]:
     """Return places `[out, taps]`, weights `[out, taps]`, and which outputs lie outside of the region
-    (extrapolated).
+    (extrapolated), of a tensor of this dtype.
     """
     import numpy as np
 
@@ -32,7 +32,7 @@ def taps(plan: Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
     antialias = bool(attributes.get("antialias", 0)) and plan.scale < 1 and mode != "nearest"
     places, weights, outside = [], [], []
     for out in range(plan.out):
-        position = _position(out, plan, attributes)
+        position = _position(out, plan, attributes, np.float64 if dtype == "float64" else np.float32)
         first, own = _kernel(mode, position, plan.scale if antialias else 1.0, attributes)
         row = np.arange(first, first + len(own))
         if attributes.get("exclude_outside", 0):
@@ -51,13 +51,13 @@ def taps(plan: Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
     )
 
 
-def _position(out: int, plan: Plan, attributes: dict[str, Any]) -> float:
-    """The place in the input that output element `out` comes from; in fp32, as ties are rounded by what it gives."""
-    import numpy as np
-
-    half = np.float32(0.5)
-    size, target, place, scale = (np.float32(v) for v in (plan.size, plan.out, out, plan.scale))
-    start, end = (np.float32(v) for v in plan.region)
+def _position(out: int, plan: Plan, attributes: dict[str, Any], number: Callable[[float], Any]) -> float:
+    """The place in the input that output element `out` comes from; ties are rounded by what `number`, which is fp32
+    but for a tensor of float64, gives.
+    """
+    half = number(0.5)
+    size, target, place, scale = (number(v) for v in (plan.size, plan.out, out, plan.scale))
+    start, end = (number(v) for v in plan.region)
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     if mode == "align_corners" and abs(scale * size - target) > 1e-4:
         # ONNX Runtime places the corners by the rounded size, the ONNX project by the one before rounding.
@@ -68,9 +68,9 @@ def _position(out: int, plan: Plan, attributes: dict[str, Any]) -> float:
         case "half_pixel_symmetric":
             found = size / 2 * (1 - target / (scale * size)) + (place + half) / scale - half
         case "pytorch_half_pixel":
-            found = (place + half) / scale - half if plan.out > 1 else np.float32(0)
+            found = (place + half) / scale - half if plan.out > 1 else number(0)
         case "align_corners":
-            found = place * (size - 1) / (target - 1) if plan.out > 1 else np.float32(0)
+            found = place * (size - 1) / (target - 1) if plan.out > 1 else number(0)
         case "asymmetric":
             found = place / scale
         case "tf_crop_and_resize":

@@ -1,0 +1,64 @@
+"""The ONNX project's evaluator as a reference, with right operators in place of those that it computes wrongly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from relaxc.service.errors import ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.model import Reference
+from relaxc.service.frontend.onnx.file import one_line
+from relaxc.service.frontend.onnx.sessions import UNVERIFIED
+
+__all__ = ["evaluated", "evaluator"]
+
+
+def evaluator(model: Any) -> Any:
+    """Return the evaluator of a model. Raise what it does for a model that it does not take."""
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(model, new_ops=_operators())
+
+
+def evaluated(model: Any, cause: Exception) -> Reference:
+    """Return what runs a model in the evaluator, as ONNX Runtime refuses it for `cause`.
+
+    Raise ModelMalformed where the evaluator does not take it either; a run raises UnsupportedModel where it fails, by
+    whatever exception: that says nothing of the model.
+    """
+    try:
+        run_all = evaluator(model)
+    except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        refused = f"ONNX Runtime refuses the model: {one_line(cause)}"
+        raise ModelMalformed(refused, remedy=UNVERIFIED) from error
+    names = list(run_all.output_names)
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(zip(names, run_all.run(None, dict(inputs)), strict=True))
+        except Exception as error:
+            told = f"no reference runs the model: {one_line(cause)}; the ONNX project's evaluator: {one_line(error)}"
+            raise UnsupportedModel(told, remedy=UNVERIFIED) from error
+
+    return run
+
+
+def _operators() -> list[Any]:
+    """Erf, which the evaluator rounds to float32, and LRN, where it takes the batch for the channels."""
+    import numpy as np
+    from onnx.reference.op_run import OpRun
+
+    class Erf(OpRun):  # type: ignore[misc]
+        def _run(self, x: Any) -> tuple[Any]:
+            return (np.vectorize(math.erf, otypes=["float64"])(x).astype(x.dtype),)
+
+    class LRN(OpRun):  # type: ignore[misc]
+        def _run(self, x: Any, alpha: float, beta: float, bias: float, size: int) -> tuple[Any]:
+            before, behind = (size - 1) // 2, size // 2
+            widths = [(0, 0), (before, behind), *[(0, 0)] * (x.ndim - 2)]
+            squares = np.pad(np.square(x), widths)
+            total = sum(squares[:, at : at + x.shape[1]] for at in range(size))
+            return ((x / (bias + float(alpha) / size * total) ** float(beta)).astype(x.dtype),)
+
+    return [Erf, LRN]

@@ -1,0 +1,82 @@
+"""What ONNX Runtime has no kernel for is verified by the ONNX project's evaluator, where that is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import relaxc
+from relaxc.service import compiler
+from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend.onnx.evaluator import evaluated
+from relaxc.service.request import CompileOptions
+from tests.frontend.onnx.harness import model, node, value, write
+
+DOUBLE = TensorProto.DOUBLE
+
+
+def _recurrent(op: str, gates: int) -> Any:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((1, gates * 3, 4)), "r": rng.standard_normal((1, gates * 3, 3))}
+    nodes = [node(op, ["x", "w", "r"], ["y"], hidden_size=3)]
+    return model(nodes, [value("x", [20, 2, 4], DOUBLE)], [value("y", [20, 1, 2, 3], DOUBLE)], **weights)
+
+
+def _resize() -> Any:
+    nodes = [node("Resize", ["x", "", "scales"], ["y"], mode="linear")]
+    scales = np.array([1, 1, 2, 1.7], "float32")
+    return model(nodes, [value("x", [1, 1, 4, 4], DOUBLE)], [value("y", [1, 1, 8, 6], DOUBLE)], scales=scales)
+
+
+MODELS = {
+    "erf": model([node("Erf", ["x"], ["y"])], [value("x", [8], DOUBLE)], [value("y", [8], DOUBLE)]),
+    "rows of an odd and of an even size": model(
+        [node("LRN", ["x"], ["h"], size=3, alpha=0.5), node("LRN", ["h"], ["y"], size=4, alpha=0.5)],
+        [value("x", ["n", 5, 3], DOUBLE)],
+        [value("y", ["n", 5, 3], DOUBLE)],
+    ),
+    "linear": _resize(),
+    "rnn": _recurrent("RNN", 1),
+    "gru": _recurrent("GRU", 3),
+    "lstm": _recurrent("LSTM", 4),
+}
+
+
+@pytest.mark.sampled("erf", "rows of an odd and of an even size", "linear", "gru", "lstm")
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_float64_keep_their_digits(name: str, tmp_path: Path) -> None:
+    made = relaxc.compile(write(tmp_path, MODELS[name]), target="x86-64-v3")
+    found: Any = made.manifest.verification
+    assert found["passed"] and found["outputs"][0]["scaled_error"] < 1e-12
+
+
+def test_what_it_raises_says_nothing_of_the_model(tmp_path: Path) -> None:
+    """It asks Python's sequences for places that are behind them."""
+    nodes = [node("RoiAlign", ["x", "r", "b"], ["y"], output_height=2, output_width=2, sampling_ratio=2)]
+    inputs = [value("x", [1, 2, 6, 8]), value("r", [1, 4]), value("b", [1], TensorProto.INT64)]
+    run = evaluated(model(nodes, inputs, [value("y", [1, 2, 2, 2])], opset=22), NotImplementedError("no kernel"))
+    given = {"x": np.ones((1, 2, 6, 8), "float32"), "r": np.ones((1, 4), "float32"), "b": np.array([7])}
+    with pytest.raises(UnsupportedModel, match=r"no reference runs the model: no kernel; the ONNX project's evaluator"):
+        run(given)
+
+
+def test_without_a_comparison_a_model_compiles_that_no_reference_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [node("LRN", ["x"], ["y"], size=3)]
+    path = write(tmp_path, model(nodes, [value("x", [1, 5, 3], DOUBLE)], [value("y", [1, 5, 3], DOUBLE)]))
+
+    class Broken:
+        output_names = ("y",)
+
+        def run(self, *args: Any) -> Any:
+            raise IndexError("index 96 is out of bounds")
+
+    monkeypatch.setattr("relaxc.service.frontend.onnx.evaluator.evaluator", lambda model: Broken())
+    request = compiler.prepare(path, target="x86-64-v3", options=CompileOptions(verify=False))
+    compiler.run(request, tmp_path, lambda event: None)
+    assert "index 96 is out of bounds" in str(relaxc.load(tmp_path / "model.so").manifest.verification)
