@@ -57,6 +57,20 @@ def test_small_slices_of_other_dtypes_are_judged(
     assert judged(path, write(tmp_path, right, "same.onnx")).passed
 
 
+@pytest.mark.parametrize("far", [-31.0, -60.0])
+def test_what_the_reference_alone_has_0_for_is_judged_in_float64(far: float, tmp_path: Path) -> None:
+    """ONNX Runtime's sigmoid of less than -18 is 0 in float32."""
+
+    def shifted(last: float) -> Any:
+        nodes = [node("Add", ["x", "b"], ["a"]), node("Sigmoid", ["a"], ["y"])]
+        return model(nodes, [value("x", [8, 4])], [value("y", [8, 4])], b=np.array([0, 1, 2, last], "float32"))
+
+    path = write(tmp_path, shifted(far), "right.onnx")
+    assert judged(path, write(tmp_path, shifted(far), "same.onnx")).passed
+    with pytest.raises(VerificationFailed, match="slice 3 of axis 1"):
+        judged(path, write(tmp_path, shifted(far + 0.1), "wrong.onnx"))
+
+
 def test_a_small_column_of_a_program_of_torch_is_judged(tmp_path: Path) -> None:
     import torch
 

@@ -1,8 +1,9 @@
 """The same model in double precision, node by node: what rounds in float32 is computed, and kept, in float64.
 
-Convolutions are sums of products in numpy (`onnx.double_convs`), for which ONNX Runtime has no double kernels. The rest
-is ONNX Runtime's where it has one, and else the ONNX project's evaluator's. Of that, what steps through an output in
-Python would take for ever: such operators (`_FLAT`), of few sums an element, run in float32 and round once.
+Convolutions are sums of products in numpy (`onnx.double_convs`), for which ONNX Runtime has no double kernels; sigmoids
+are numpy's. The rest is ONNX Runtime's where it has one, and else the ONNX project's evaluator's. Of that, what steps
+through an output in Python would take for ever: such operators (`_FLAT`), of few sums an element, run in float32 and
+round once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ _MOST_PRODUCTS = 1 << 37
 _FLAT = frozenset({"AveragePool", "Col2Im", "GridSample", "LpPool"})
 _IR = 8
 """Of the models of one node: what opsets 23 and before ask for at most, and ONNX Runtime takes of any of them."""
-_OWN: Mapping[str, Callable[..., Array]] = {"Conv": conv, "ConvTranspose": conv_transpose}
+
+
+def _sigmoid(x: Array) -> Array:
+    """ONNX Runtime's is by tanh, of which nothing under 1e-16 is left."""
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+
+_CONVOLUTIONS = {"Conv": conv, "ConvTranspose": conv_transpose}
+_OWN: Mapping[str, Callable[..., Array]] = {**_CONVOLUTIONS, "Sigmoid": _sigmoid}
 
 
 def in_double(model: Any) -> Reference | None:
@@ -84,7 +94,7 @@ def _run(nodes: Sequence[Node], values: dict[str, Any], kept: Mapping[str, Any])
 
 def _products(kind: str, operands: Sequence[Any]) -> int:
     """About how many multiplications a node takes; 0 of what is not made of products."""
-    if kind in _OWN:  # of strides that are 1
+    if kind in _CONVOLUTIONS:  # of strides that are 1
         return int(operands[0].size // operands[0].shape[1] * operands[1].size)
     if kind in ("MatMul", "Gemm"):
         return int(operands[0].size * operands[1].shape[-1])
