@@ -207,12 +207,10 @@ def _extreme(name: str, left: Any, right: Any) -> Any:
 
 def _of_wrapped(where: Any, bound: Callable[[Any], Any], found: Reach | None) -> Reach | None:
     """Of `where(x < 0, anything, x)` of an `x` that is never negative; others choose by data."""
-    test, _, kept = where.args
-    while test is not None and not hasattr(test, "op"):
-        test = bound(test)
+    test, kept = call_of(where.args[0], bound), where.args[2]
     if found is None or test is None or not isinstance(found[0], int) or found[0] < 0:
         return None
-    if getattr(test.op, "name", "") != "relax.less" or not test.args[0].same_as(kept):
+    if call_name(test) != "less" or not test.args[0].same_as(kept):
         return None
     number = getattr(test.args[1], "value", None)
     return found if number is not None and not number.numpy().any() else None

@@ -52,7 +52,7 @@ def _schema(op_type: str, domain: str, opset: int) -> Any | None:
     import onnx
 
     try:
-        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+        return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from relaxc.service.config import settings
 from relaxc.service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
-from relaxc.service.frontend.onnx.file import array, check_tensors, mapped, one_line, subgraphs, tensors
+from relaxc.service.frontend.onnx.file import array, bodies, check_tensors, mapped, one_line, subgraphs, tensors
 from relaxc.service.frontend.onnx.function import inlined
 from relaxc.service.frontend.onnx.order import copy, order_graph, replace
 from relaxc.service.frontend.onnx.outside import Outside
@@ -20,6 +20,7 @@ __all__ = ["Graph", "check", "read"]
 # Larger tensors leave the protobuf, so that checker, inliner and shape inference see a graph of kilobytes.
 _INLINE_BYTES = 1024
 _OLDEST_IR_VERSION = 3
+_ONNX_DOMAIN = "ai.onnx"
 _OTHERS_DOMAIN = "relaxc.unchecked"
 # Before opset 7 operators broadcast by an attribute of their own.
 _OLDEST_OPSET = 7
@@ -53,15 +54,16 @@ def read(path: Path) -> Graph:
     Raise ModelMalformed, ModelTooLarge, ModelUnsafe, or UnsupportedModel (opset or IR from the future).
     """
     model, outside = mapped(path)
+    _name_domain_once(model)
     _check_versions(model)
     _check_node_count(model)
     weight_bytes = check_tensors(model, path.parent, outside)
     op_counts = _census(model)
     _check_interface(model.graph)
     order_graph(model.graph, set())
-    inputs = tuple(value.name for value in model.graph.input)
+    held = {tensor.name for tensor in model.graph.initializer}
+    inputs = tuple(value.name for value in model.graph.input if value.name not in held)
     weights = _take_weights(model, path.parent, outside)
-    inputs = tuple(name for name in inputs if name not in weights)
     opsets = _opsets(model)
     if opsets[""] < _OLDEST_OPSET:
         model = _convert(model, _OLDEST_OPSET)
@@ -82,11 +84,19 @@ def read(path: Path) -> Graph:
     return Graph(model, weights, inputs, outputs, _opsets(model), op_counts, weight_bytes, details)
 
 
+def _name_domain_once(model: Any) -> None:
+    """Write `ai.onnx`, which is another name of the domain without one, as that: ONNX's tools know nodes by one."""
+    for entry in (*model.opset_import, *(each for body in model.functions for each in body.opset_import)):
+        entry.domain = "" if entry.domain == _ONNX_DOMAIN else entry.domain
+    for body in bodies(model):
+        for node in body.node:
+            node.domain = "" if node.domain == _ONNX_DOMAIN else node.domain
+
+
 def _opsets(model: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in model.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        found[domain] = max(found.get(domain, 0), entry.version)
+        found[entry.domain] = max(found.get(entry.domain, 0), entry.version)
     found.setdefault("", 1)
     return found
 
@@ -157,7 +167,7 @@ def _census(model: Any) -> dict[str, int]:
 
 def op_name(node: Any) -> str:
     """Return `Conv`, or `com.microsoft::FusedMatMul` for an operator of another domain."""
-    return str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+    return f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type)
 
 
 def _check_interface(graph: Any) -> None:
@@ -247,13 +257,14 @@ def _give_defaults(node: Any, opsets: dict[str, int]) -> None:
     """Writes out default attributes of operators that are functions: the checker reads their bodies without them."""
     import onnx
 
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain:
         return
-    if not onnx.defs.has(node.op_type, opsets[""]):
-        # One of ONNX Runtime's own (SimplifiedLayerNormalization), which it writes without a domain.
+    schema = onnx.defs.get_schema(node.op_type, opsets[""]) if onnx.defs.has(node.op_type, opsets[""]) else None
+    if schema is None or schema.deprecated:
+        # One of ONNX Runtime's own (SimplifiedLayerNormalization), which it writes without a domain, or one that it
+        # still runs (GroupNormalization of opset 18).
         node.domain = _OTHERS_DOMAIN
         return
-    schema = onnx.defs.get_schema(node.op_type, opsets[""])
     if schema.has_function:
         given = {attribute.name for attribute in node.attribute}
         defaults = [a.default_value for name, a in schema.attributes.items() if name not in given]

@@ -128,7 +128,7 @@ class Walk:
             return [_SKIPPED] * len(proto.output)
 
     def _node(self, proto: Any, inputs: list[Value | None]) -> Node:
-        opset = self.graph.opsets.get("" if proto.domain == "ai.onnx" else proto.domain, 1)
+        opset = self.graph.opsets.get(proto.domain, 1)
         attributes = {attribute.name: _attribute(attribute) for attribute in proto.attribute}
         while inputs and inputs[-1] is None:
             inputs.pop()

@@ -20,7 +20,7 @@ DIRECT = frozenset({"Shape", "Size", "If", "Loop", "Scan"})
 RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-_KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_KNOWN_DOMAINS = ("", "com.microsoft")
 
 
 def unsupported(graph: Graph) -> dict[str, Unsupported]:
@@ -57,7 +57,7 @@ def is_supported(node: Any, opsets: dict[str, int]) -> bool:
         return False
     if name in DIRECT or name in FOLDS or converter_of(name) is not None:
         return True
-    return node.domain in ("", "ai.onnx") and has_body(node.op_type, node.domain, opsets[""])
+    return not node.domain and has_body(node.op_type, node.domain, opsets[""])
 
 
 def _all_nodes(nodes: Any) -> Iterable[Any]:

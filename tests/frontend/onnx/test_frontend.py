@@ -326,3 +326,23 @@ def test_a_function_of_the_model_has_its_default_attributes(tmp_path: Path) -> N
     run = double_reference(path)
     assert run is not None
     np.testing.assert_allclose(run(x)["y"], reference(path, ONNX)(x)["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("ir", [3, 10])
+@pytest.mark.parametrize("rows", [4, 400])
+def test_a_weight_that_is_listed_as_an_input_is_a_weight(ir: int, rows: int, tmp_path: Path) -> None:
+    """Before IR version 4 each had to be; since then it is a default. Small ones stay in the protobuf."""
+    w = np.arange(rows * 2, dtype="float32").reshape(rows, 2)
+    inputs = [value("x", [2, rows]), value("w", [rows, 2])]
+    proto = model([node("MatMul", ["x", "w"], ["y"])], inputs, [value("y", [2, 2])], opset=8, w=w)
+    proto.ir_version = ir
+    imported = check(write(tmp_path, proto))
+    assert [spec.name for spec in imported.signature.inputs] == ["x"]
+
+
+@pytest.mark.parametrize("imported", ["", "ai.onnx"])
+def test_both_names_of_the_domain_of_onnx_are_one(imported: str, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], domain="ai.onnx"), node("Gelu", ["a"], ["y"])]
+    proto = model(nodes, [value("x", [3])], [value("y", [3])])
+    proto.opset_import[0].domain = imported
+    assert check(write(tmp_path, proto)).op_counts == {"Gelu": 1, "Relu": 1}

@@ -545,3 +545,40 @@ def test_the_least_integer_by_minus_one_wraps(dtype: str, known: bool, tmp_path:
     proto = model(nodes, inputs, [value(n, [3], kind) for n in outputs], **(given if known else {}))
     got = run(load(write(tmp_path, proto), ModelFormat.ONNX), {"x": np.zeros(3, dtype)} if known else given)
     assert [got[n].tolist() for n in outputs] == [[least, least // 2, -7], [0, 0, 0], [0, 0, 0]]
+
+
+def test_group_normalization_of_opset_18_has_scales_of_groups(tmp_path: Path) -> None:
+    """It is deprecated in the opset that it came with, and ONNX Runtime runs it."""
+    weights = {"s": np.array([1, 2], "float32"), "b": np.array([0, 1], "float32")}
+    variants: list[Variant] = [("GroupNormalization", ["x", "s", "b"], {"num_groups": 2})]
+    _bundle(tmp_path, variants, [value("x", ["n", 4, 3])], opset=18, **weights)
+
+
+def test_a_grid_samples_integers(tmp_path: Path) -> None:
+    inputs = [value("x", [1, 1, 2, 2], TensorProto.INT32), value("g", [1, 1, 2, 2])]
+    proto = model([node("GridSample", ["x", "g"], ["y"])], inputs, [value("y", [1, 1, 1, 2], TensorProto.INT32)])
+    imported = load(write(tmp_path, proto), ModelFormat.ONNX, shapes={})
+    grid = np.array([[[[-0.5, -0.5], [0.2, 0.5]]]], "float32")
+    x = np.array([[[[0, 10], [20, 30]]]], "int32")
+    assert run(imported, {"x": x, "g": grid})["y"].ravel().tolist() == [0, 27]
+
+
+@pytest.mark.parametrize("rows", [2, "n"])
+def test_a_tensor_without_elements_adds_nothing_to_a_concat(rows: int | str, tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", ["x"], ["s"], start=0, end=1), node("Concat", ["s", "zero", "one"], ["shape"], axis=0),
+        node("ConstantOfShape", ["shape"], ["e"]), node("Mul", ["e", "c"], ["f"]),
+        node("Concat", ["f", "x", "f"], ["y"], axis=1),
+    ]  # fmt: skip
+    weights = {"zero": np.array([0]), "one": np.array([1]), "c": np.float32(-1e9)}
+    check(write(tmp_path, model(nodes, [value("x", [rows, 7, 1])], [value("y", [rows, 7, 1])], **weights)))
+
+
+def test_positions_that_a_known_choice_decides_read_a_table(tmp_path: Path) -> None:
+    """T5's buckets of distances: which are near is known, and the logarithms of the others are not."""
+    nodes = [
+        node("Cast", ["far"], ["f"], to=1), node("Log", ["f"], ["log"]), node("Cast", ["log"], ["l"], to=INT64),
+        node("Where", ["near", "far", "l"], ["at"]), node("Gather", ["x", "at"], ["y"]),
+    ]  # fmt: skip
+    weights = {"far": np.array([0, 1, 2, 30, 90]), "near": np.array([True, True, True, False, False])}
+    check(write(tmp_path, model(nodes, [value("x", [8, 2])], [value("y", [5, 2])], **weights)))

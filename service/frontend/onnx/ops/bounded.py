@@ -112,8 +112,12 @@ def _max_roi_pool(node: Node, tensors: list[Any]) -> list[Any]:
 
 
 def _grid_sample(node: Node, tensors: list[Any]) -> list[Any]:
-    """A NaN stays: TVM's kernel asks of each place whether it is inside, and gives NaN."""
-    image, grid = (_wide(node, tensor) for tensor in tensors)
+    """A NaN stays: TVM's kernel asks of each place whether it is inside, and gives NaN. Integers are interpolated as
+    float64, which has all of most.
+    """
+    kinds = {dtype_of(tensor) for tensor in tensors}
+    wide = "float32" if all(kind == "float32" or is_low_precision(kind) for kind in kinds) else "float64"
+    image, grid = (node.emit(cast(tensor, wide)) for tensor in tensors)
     have, want = node.shape_of(grid)[0], node.shape_of(image)[0]
     node.require(have, "==", want, "has {right} images and grids for {left}")
     low = node.emit(relax.op.maximum(grid, scalar(-_GRID, grid)))

@@ -79,6 +79,8 @@ def _concat(node: Node) -> Any:
     for index, shape in enumerate(shapes):
         target = [dim if i == axis else want for i, (dim, want) in enumerate(zip(shape, wanted, strict=True))]
         tensors.append(require_shape(node, node.tensor(index), shape, target))
+    # What has no elements adds none, and is a loop of no steps to TVM.
+    tensors = [tensor for tensor, shape in zip(tensors, shapes, strict=True) if not _is(shape[axis], 0)] or tensors[:1]
     return tensors[0] if len(tensors) == 1 else relax.op.concat(tensors, axis)
 
 
