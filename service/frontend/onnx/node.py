@@ -130,16 +130,21 @@ class Node:
         rank = self.rank(0)
         return starts, ends, [axis % rank for axis in axes], steps
 
-    def split_sizes(self, size: Any) -> list[int]:
-        """Return the sizes of a Split's parts along an axis of `size`."""
+    def split_sizes(self, size: Any) -> list[Any]:
+        """Return the sizes of a Split's parts along an axis of `size`, where a call may need one that splits so."""
         if self.has(1):
             return self.ints(1, "split")
         if self.attr("split") is not None:
             return list(self.attr("split"))
-        if not isinstance(size, int):
-            raise Refused("an axis of symbolic size is split into equal parts")
         parts = self.attr("num_outputs", self.output_count)
-        each = -(-size // parts)
+        if isinstance(size, int):
+            each = -(-size // parts)
+        elif self.attr("num_outputs") is None:
+            self.require(size % parts, "==", 0, f"splits an axis of {onnx_dims.told(size)} into {parts} equal parts")
+            return [size // parts] * parts
+        else:
+            each = (size + parts - 1) // parts
+            self.require(size - each * (parts - 1), ">=", 1, f"splits an axis of {onnx_dims.told(size)} into {parts}")
         return [each] * (parts - 1) + [size - each * (parts - 1)]
 
     # Tensors

@@ -19,7 +19,7 @@ from relaxc.service.frontend import load
 from relaxc.service.request import CompileOptions, ModelFormat
 from relaxc.service.runtime.dims import bind
 from relaxc.service.signature import Signature
-from tests.frontend.onnx.harness import FLOAT, INT64, model, node, value, write
+from tests.frontend.onnx.harness import FLOAT, INT64, check, model, node, value, write
 
 INT8, INT32, BOOL = TensorProto.INT8, TensorProto.INT32, TensorProto.BOOL
 _TRIED = {1: range(1, 10), 2: range(1, 6), 3: range(1, 4), 4: range(1, 4)}
@@ -91,7 +91,33 @@ def _by_positions(shift: int | None = None, *, of: str = "ids", dtype: int | Non
     return model([*nodes, node("Gather", ["table", at], ["y"])], [value("x", ["n", 2])], [out], **weights)
 
 
+def _halves_beside_the_whole(op: str) -> Any:
+    """A map beside what is made of its halves, as in a network that goes down and up again."""
+    nodes = [
+        node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Resize", ["half", "", "scales"], ["again"], mode="nearest", coordinate_transformation_mode="asymmetric",
+             nearest_mode="floor"),
+        node(op, ["x", "again"], ["y"], **({"axis": 1} if op == "Concat" else {})),
+    ]  # fmt: skip
+    out = helper.make_tensor_value_info("y", FLOAT, None)
+    return model(nodes, [value("x", [1, 2, "h", "w"])], [out], scales=np.array([1, 1, 2, 2], "float32"))
+
+
+def _from_the_last(rows: int) -> Any:
+    """The last rows, counted from the start."""
+    nodes = [
+        node("Shape", ["x"], ["n"], start=0, end=1), node("Sub", ["n", "rows"], ["start"]),
+        node("Slice", ["x", "start", "end", "axes"], ["y"]),
+    ]  # fmt: skip
+    out = helper.make_tensor_value_info("y", FLOAT, None)
+    return model(nodes, [value("x", ["n", 4])], [out], rows=_i(rows), end=_i(2**63 - 1), axes=_i(0))
+
+
 CASES: dict[str, Any] = {
+    "concat of halves": _halves_beside_the_whole("Concat"),
+    "split into equal parts": _one("Split", ["n", 4], outs=2, axis=0, opset=13),
+    "split into a number": _one("Split", ["n", 4], outs=3, axis=0, num_outputs=3),
+    "reflect": _one("Pad", ["n", 4], _i(2, 0, 1, 0), mode="reflect"),
     "positions": _by_positions(),
     "positions from 2": _by_positions(2),
     "positions from the end": _by_positions(-3),
@@ -159,6 +185,8 @@ CASES: dict[str, Any] = {
     "steps": _one("QuantizeLinear", ["n", 3], _f(4), np.zeros(4, "int8"), axis=0, gives=[INT8]),
 }
 STRICTER: dict[str, Any] = {
+    "sum of halves": _halves_beside_the_whole("Add"),
+    "slice from the last rows": _from_the_last(3),
     "add": _one("Add", ["n", 4], ("b", ["m", 4], FLOAT)),
     "add a weight": _one("Add", ["n", 4], _f(3, 4)),
     "where": _one("Where", ["n", 4], ("a", ["m", 4], FLOAT), ("b", ["p", 4], FLOAT), dtype=BOOL, gives=[FLOAT]),
@@ -357,3 +385,36 @@ def test_squeeze_without_axes_refuses_calls_in_which_another_axis_would_go(tmp_p
     said = r"\(Squeeze\) without axes leaves axis 0 out where its size n is 1: n - 1 != 0 must hold, and n is 1"
     with pytest.raises(InputShape, match=said):
         session(x=_f(1, 1, 4))
+
+
+@pytest.mark.parametrize("sizes", [{"h": 4, "w": 2}, {"h": 2, "w": 6}])
+@pytest.mark.parametrize("op", ["Concat", "Add"])
+def test_sizes_that_are_equal_in_some_calls_are_joined_in_those(
+    op: str, sizes: Mapping[str, int], tmp_path: Path
+) -> None:
+    imported = check(write(tmp_path, _halves_beside_the_whole(op)), sizes=sizes)
+    assert len(imported.signature.conditions) >= 2
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_padding_by_a_symbolic_axis_s_own_elements(mode: str, tmp_path: Path) -> None:
+    check(write(tmp_path, _one("Pad", [2, "n"], _i(0, 3, 0, 2), mode=mode)), sizes={"n": 4})
+    check(write(tmp_path, _one("Pad", ["n", 3], _i(1, -1, 2, 0), mode=mode)), sizes={"n": 3})
+
+
+def test_parts_of_a_symbolic_axis(tmp_path: Path) -> None:
+    check(write(tmp_path, _one("Split", ["n", 4], outs=3, axis=0, num_outputs=3)), sizes={"n": 7})
+    check(write(tmp_path, _one("Split", ["n", 4], outs=2, axis=0, opset=13)), sizes={"n": 6})
+
+
+def test_a_slice_to_a_number_beyond_every_size_is_the_whole(tmp_path: Path) -> None:
+    nodes = [node("Slice", ["x", "start", "end", "axes"], ["s"]), node("Sub", ["s", "x"], ["y"])]
+    numbers = {"start": _i(0), "end": _i(1_000_000_000), "axes": _i(0)}
+    check(write(tmp_path, model(nodes, [value("x", ["n", 4])], [value("y", ["n", 4])], **numbers)))
+
+
+def test_a_call_in_which_joined_sizes_differ_ends_with_the_operator_and_the_sizes(tmp_path: Path) -> None:
+    session = _compiled(tmp_path, _halves_beside_the_whole("Concat"))
+    assert session(x=_f(1, 2, 4, 6))["y"].shape == (1, 4, 4, 6)
+    with pytest.raises(InputShape, match=r"\(Concat\) joins .* and h is 5"):
+        session(x=_f(1, 2, 5, 6))

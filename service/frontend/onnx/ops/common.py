@@ -98,7 +98,8 @@ def _match(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
 
 
 def require_shape(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
-    """Return the tensor with the wanted shape: as it is when that is proved; two names that must be equal become one.
+    """Return the tensor with the wanted shape: as it is when that is proved; two names that must be equal become one,
+    and other sizes that are equal in some calls only are a condition of each call.
 
     Raise ModelMalformed for two numbers, Equal for a name, and Refused for what can be said of no name.
     """
@@ -107,10 +108,19 @@ def require_shape(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) 
         if onnx_dims.is_static(dim) and onnx_dims.is_static(want):
             raise ModelMalformed(f"node {node.name!r} ({node.op}) joins the sizes {dim} and {want}", node=node.name)
         node.scope.unify(dim, want)
-        if onnx_dims.shared_names(dim, want) or node.scope.depends_on_data(dim, want):
-            # TVM's CanonicalizeBindings follows `seq = min(seq, 64)` until its stack ends.
-            raise Refused(f"the sizes {dim} and {want}, which are equal for some inputs only")
-    return node.builder.match_cast(tensor, relax.TensorType(wanted, dtype_of(tensor))) if pairs else tensor
+        node.require(dim, "==", want, "joins the sizes {left} and {right}")
+    return _taken(node, tensor, shape, wanted) if pairs else tensor
+
+
+def _taken(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
+    """The tensor, whose sizes are the wanted ones in every call, as one of these: its elements from 0 to them.
+
+    TVM has no other way to say so: a cast to a shape has it follow `seq = min(seq, 64)` until its stack ends.
+    """
+    axes = [axis for axis, want in enumerate(wanted) if not onnx_dims.same(shape[axis], want, node.scope)]
+    ends = [relax_dim(wanted[axis]) for axis in axes]
+    zeros, ones = [relax_dim(0)] * len(axes), [relax_dim(1)] * len(axes)
+    return node.builder.emit(relax.op.strided_slice(tensor, axes, zeros, ends, ones, assume_inbound=True))
 
 
 def _is_one(dim: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
-from relaxc.service.frontend.onnx.ops.common import full_precision, relax_dim, reshaped
+from relaxc.service.frontend.onnx.ops.common import full_precision, relax_dim
 from relaxc.service.frontend.onnx.ops.registry import op
 from relaxc.service.frontend.onnx.ops.resize_weights import Plan, taps
 
@@ -169,11 +169,7 @@ def _repeat(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
     )
     if attributes.get("mode", "nearest") != "nearest" or not plain:
         raise Refused(f"mode={attributes.get('mode')} along an axis of symbolic size")
-    factor, shape = int(plan.scale), node.shape_of(x)
-    apart = [*shape[: plan.axis + 1], 1, *shape[plan.axis + 1 :]]
-    wide = [*shape[: plan.axis + 1], factor, *shape[plan.axis + 1 :]]
-    spread = node.emit(relax.op.broadcast_to(reshaped(node, x, apart), relax.ShapeExpr(list(map(relax_dim, wide)))))
-    return reshaped(node, spread, [*shape[: plan.axis], shape[plan.axis] * factor, *shape[plan.axis + 1 :]])
+    return node.emit(relax.op.repeat(x, int(plan.scale), plan.axis))
 
 
 def _resize_static(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from tvm import relax, tirx, topi
+from tvm import relax, te, tirx, topi
 
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused
@@ -89,13 +89,14 @@ def _split(node: Node) -> Any:
     shape = node.shape(0)
     axis = node.attr("axis", 0) % len(shape)
     sizes = node.split_sizes(shape[axis])
-    starts = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
+    starts = [onnx_dims.simplify(sum(sizes[:index]), node.scope) for index in range(len(sizes) + 1)]
     x = node.tensor(0)
-    node.require(shape[axis], "==", starts[-1], f"splits axis {axis}, of size {{left}}, into {sizes}")
+    told = [onnx_dims.told(size) for size in sizes]
+    node.require(shape[axis], "==", starts[-1], f"splits axis {axis}, of size {{left}}, into {told}")
     if len(sizes) == 1:
         return [x]
     return [
-        relax.op.strided_slice(x, [axis], [begin], [end], [1], assume_inbound=True)
+        relax.op.strided_slice(x, [axis], [relax_dim(begin)], [relax_dim(end)], [1], assume_inbound=True)
         for begin, end in itertools.pairwise(starts)
     ]
 
@@ -149,7 +150,7 @@ def _clamp(node: Node, bound: Any, size: Any) -> Any:
     if analyzer.can_prove(bound < 0):
         bound = analyzer.simplify(bound + size)
     elif not analyzer.can_prove(bound >= 0):
-        raise Refused("a start or end that is negative for some sizes only")
+        node.require(bound, ">=", 0, "has a start or end of {left}, which is from the end where it is negative")
     if not analyzer.can_prove(bound >= 0):
         bound = tirx.max(bound, tirx.const(0, "int64"))
     if analyzer.can_prove(bound >= size):
@@ -236,20 +237,43 @@ def _crop(node: Node, x: Any, before: list[int], after: list[int]) -> Any:
     return x
 
 
-_NUMPY_MODE = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+_MODES = ("reflect", "edge", "wrap")
 
 
 def _pad_by_index(node: Node, x: Any, axis: int, size: Any, before: int, after: int, mode: str) -> Any:
-    """Padding that repeats elements is a gather whose places are known."""
+    """Padding that repeats elements is a gather whose places are known, or follow from a symbolic size."""
     import numpy as np
 
-    if mode not in _NUMPY_MODE:
+    if mode not in _MODES:
         raise Refused(f"mode={mode}")
-    if not isinstance(size, int):
-        raise Refused(f"mode={mode} along an axis of symbolic size")
     size = node.shape_of(x)[axis]
-    places = np.pad(np.arange(size), (before, after), _NUMPY_MODE[mode])  # type: ignore[call-overload]
-    return node.emit(relax.op.take(x, relax.const(places, "int64"), axis, mode="clip"))
+    if isinstance(size, int):
+        places = np.pad(np.arange(size), (before, after), mode)  # type: ignore[call-overload]
+        return node.emit(relax.op.take(x, relax.const(places, "int64"), axis, mode="clip"))
+    least = {"reflect": max(before, after) + 1, "wrap": max(before, after), "edge": 1}[mode]
+    node.require(
+        size, ">=", least, f"pads axis {axis}, of size {{left}}, by its own elements, of which it takes {{right}}"
+    )
+
+    def kernel(data: te.Tensor) -> te.Tensor:
+        count = data.shape[axis]
+
+        def element(*index: Any) -> Any:
+            place = _repeated(index[axis] - before, count, mode)
+            return data(*index[:axis], place, *index[axis + 1 :])
+
+        shape = [*data.shape[:axis], count + before + after, *data.shape[axis + 1 :]]
+        return te.compute(shape, element, name="pad")
+
+    return node.te(kernel, x)
+
+
+def _repeated(place: Any, count: Any, mode: str) -> Any:
+    """The place in a vector of `count` that padding repeats at `place`, which is at most a length outside of it."""
+    if mode == "edge":
+        return tirx.max(tirx.min(place, count - 1), 0)
+    low, high = (-place, 2 * count - 2 - place) if mode == "reflect" else (place + count, place - count)
+    return tirx.Select(place < 0, low, tirx.Select(place >= count, high, place))
 
 
 @op("DepthToSpace")
