@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tvm import s_tir
+from tvm.error import InternalError
 
 from relaxc.schedules.ir import analysis, tir
 from relaxc.schedules.ir.blocks import block_realizes
@@ -33,6 +34,9 @@ PREFETCH_STREAM = "relaxc.prefetch_stream"
 
 PREFETCH_AHEAD = "relaxc.prefetch_ahead"
 """The annotation that `prefetch_ahead` leaves on a loop, for the lowering."""
+
+_NO_MULTIPLE = "CanProveDivisible"
+"""The check of TVM's that stops it in sizes that it cannot divide."""
 
 MAX_INLINED_NODES = 400
 """Expression nodes over which a producer stays a stage of its own: its uses multiply when it is inlined."""
@@ -79,11 +83,22 @@ def fuse_all(sch: TirSchedule, loops: Sequence[LoopRV]) -> LoopRV:
     return loops[0] if len(loops) == 1 else sch.fuse(*loops)
 
 
+def _fuse_outer(sch: TirSchedule, loops: Sequence[LoopRV]) -> LoopRV:
+    """Fuse as many of the outer `loops` as TVM can: products of `n - 2` may be no multiples of it there."""
+    for count in range(len(loops), 1, -1):
+        try:
+            return sch.fuse(*loops[:count])
+        except InternalError as error:
+            if _NO_MULTIPLE not in str(error):
+                raise
+    return loops[0]
+
+
 def parallelize(sch: TirSchedule, loops: Sequence[LoopRV], work: int | None, cores: int) -> LoopRV | None:
     """Run the outer `loops` as one parallel loop, if `work` (scalar operations, None for unknown) is worth it."""
     if not loops:
         return None
-    fused = fuse_all(sch, loops)
+    fused = _fuse_outer(sch, loops)
     if cores > 1 and worth_parallel(work):
         sch.parallel(fused)
     return fused

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tvm import relax
 
+from relaxc.service import compiler
 from relaxc.service.lowering.target import resolve
+from relaxc.service.runtime import load
+from tests.frontend.onnx.harness import model, node, value, write
 from tests.schedules.harness import assert_close, run, run_many
 
 pytestmark = pytest.mark.sampled
@@ -120,3 +125,13 @@ def test_dtypes(dtype):
 def test_other_vector_widths(target):
     x = normal(33, 77)
     assert_close(run(lambda a: R.exp(R.nn.relu(a)), [x], spec=resolve(target)).outputs[0], np.exp(np.maximum(x, 0)))
+
+
+def test_a_transposition_of_a_size_less_a_number(tmp_path: Path) -> None:
+    """TVM fuses no loops of which it takes `8 (n - 2)` for no multiple of `n - 2`."""
+    nodes = [node("MaxPool", ["x"], ["h"], kernel_shape=[3, 1]), node("Transpose", ["h"], ["y"], perm=[0, 2, 3, 1])]
+    made = model(nodes, [value("x", ["b", 128, "n", 16])], [value("y", ["b", "m", 16, 128])])
+    compiler.run(compiler.prepare(write(tmp_path, made), target="x86-64-v3"), tmp_path, lambda event: None)
+    x = normal(2, 128, 9, 16)
+    want = np.lib.stride_tricks.sliding_window_view(x, 3, axis=2).max(axis=-1).transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(load(tmp_path / "model.so")(x=x)["y"], want)
