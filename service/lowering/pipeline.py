@@ -19,6 +19,7 @@ from relaxc.service.lowering.keep_bools import KeepBools
 from relaxc.service.lowering.keep_infinite import KeepInfinite
 from relaxc.service.lowering.keep_nan import KeepNan
 from relaxc.service.lowering.prefetch import InsertPrefetches
+from relaxc.service.lowering.same_integers import SameIntegers
 from relaxc.service.lowering.stack import KeepTilesOnStack
 from relaxc.service.lowering.text_kernels import lower_text_kernels, split_text_kernels
 from relaxc.service.lowering.truncate_quotients import TruncateQuotients
@@ -106,6 +107,7 @@ def _list() -> list[Any]:
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
+        SameIntegers(),  # ours
         UnrollUnalignedVectors(),  # ours
         VersionVectorLoops(),  # ours
         MarkVectorFunctions(),  # ours
