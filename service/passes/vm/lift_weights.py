@@ -19,7 +19,8 @@ SMALL_BYTES = 64
 
 @tvm.transform.module_pass(opt_level=0, name="LiftWeights")
 class LiftWeights:
-    """`main(x) { … const … }` becomes `main(x, weights) { w = weights[0]; … w … }`.
+    """`main(x) { … const … }` becomes `main(x, weights) { w = weights[0]; … w … }`. What has no elements is allocated:
+    TVM writes such a constant and cannot read it.
 
     `weights` is filled with name → tensor, in the order of the tuple: the order of first use, so that equal
     modules give equal names. Equal constants become one weight. `num_input` tells TVM which parameters are inputs.
@@ -38,6 +39,10 @@ class LiftWeights:
         fields = [relax.Var(name, constant.ty) for name, constant in zip(names, collected.constants, strict=True)]
         reads = [relax.VarBinding(var, relax.TupleGetItem(parameter, i)) for i, var in enumerate(fields)]
         variables = {constant: fields[index] for constant, index in collected.index_of.items()}
+        for index, constant in enumerate(collected.empty):
+            variables[constant] = relax.Var(f"empty{index}", constant.ty)
+            made = relax.op.builtin.alloc_tensor(constant.ty.shape, str(constant.ty.dtype), 0)
+            reads.append(relax.VarBinding(variables[constant], made))
         lifted = _Lifter(module, variables).visit_expr(main)
         body = relax.SeqExpr([relax.BindingBlock(reads), *lifted.body.blocks], lifted.body.body)
         function = relax.Function([*lifted.params, parameter], body, lifted.ret_ty, lifted.is_pure, lifted.attrs)
@@ -51,6 +56,7 @@ class _Collected:
 
     def __init__(self, function: relax.Function) -> None:
         self.constants: list[relax.Expr] = []
+        self.empty: dict[Any, None] = {}
         self.index_of: dict[Any, int] = {}
         self._alike: dict[Any, list[int]] = {}
         relax.analysis.post_order_visit(function, self._visit)
@@ -60,7 +66,11 @@ class _Collected:
         return [constant.value for constant in self.constants]
 
     def _visit(self, expr: relax.Expr) -> None:
-        if not is_tensor_constant(expr) or expr in self.index_of or size_bytes(expr.value) <= SMALL_BYTES:
+        if not is_tensor_constant(expr) or expr in self.index_of:
+            return
+        if (size := size_bytes(expr.value)) <= SMALL_BYTES:
+            if not size:
+                self.empty[expr] = None
             return
         raw = np.ascontiguousarray(array_of(expr)).reshape(-1).view("uint8")
         alike = self._alike.setdefault((str(expr.ty.dtype), tuple(expr.value.shape), _sample(raw)), [])

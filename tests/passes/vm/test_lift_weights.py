@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
+from relaxc.service import compiler
 from relaxc.service.passes import optimize
 from relaxc.service.passes.common.constants import constant
 from relaxc.service.passes.vm.lift_weights import LiftWeights
 from relaxc.service.request import CompileOptions
+from relaxc.service.runtime import load
+from tests.frontend.onnx.harness import model, node, value, write
 from tests.passes.graphs import TARGET, graph, random, run, weights
 
 
@@ -116,3 +120,13 @@ def test_a_fused_kernel_has_one_reduction() -> None:
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     reductions = [block for block in blocks if schedule.get(block).init is not None]
     assert len(reductions) == 1
+
+
+def test_an_artifact_with_a_constant_of_no_elements_loads(tmp_path: Path) -> None:
+    nodes = [node("ConstantOfShape", ["shape"], ["e"]), node("Mul", ["e", "two"], ["y"]), node("Relu", ["x"], ["z"])]
+    held = {"shape": np.array([2, 0, 3]), "two": np.float32(2)}
+    made = model(nodes, [value("x", [4])], [value("y", [2, 0, 3]), value("z", [4])], **held)
+    compiler.run(compiler.prepare(write(tmp_path, made), target="x86-64-v3"), tmp_path, lambda event: None)
+    got = load(tmp_path / "model.so")(x=np.array([-1, 0, 1, 2], "float32"))
+    assert got["y"].shape == (2, 0, 3)
+    assert got["z"].tolist() == [0, 0, 1, 2]
