@@ -285,14 +285,14 @@ class _Judge:
 
 def _taken(reference: Run, drawn: Arrays) -> tuple[Arrays, Arrays]:
     """Return inputs and what the reference makes of them: those drawn; where it stops at them, as in a division
-    by 0, integers at least 1, or all 0. Raise its ModelError where it stops at all.
+    by 0, integers at least 1, or all 0, and bools with them. Raise its ModelError where it stops at all.
     """
     try:
         return drawn, reference(drawn)
     except ModelError:
-        integers = {name: value for name, value in drawn.items() if value.dtype.kind in "iu"}
+        integers = {name: value for name, value in drawn.items() if value.dtype.kind in "iub"}
         for others in (
-            {name: np.maximum(value, 1) for name, value in integers.items()},
+            {name: np.maximum(value, 1).astype(value.dtype) for name, value in integers.items()},
             {name: np.zeros_like(value) for name, value in integers.items()},
         ):
             with suppress(ModelError):

@@ -8,6 +8,7 @@ from typing import Any
 
 from relaxc.service.errors import ModelMalformed, ModelTooLarge
 from relaxc.service.frontend.model import Move, Reference
+from relaxc.service.frontend.onnx.apart import may_die
 from relaxc.service.frontend.onnx.double import in_double
 from relaxc.service.frontend.onnx.evaluator import evaluated
 from relaxc.service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
@@ -60,7 +61,7 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
         session = (
             _of_file(path, threads, fastest)
             if given is None
-            else open_session(given.SerializeToString(), threads, fastest)
+            else open_session(given.SerializeToString(), threads, fastest, apart=_apart(path))
         )
         if not has_bfloat16(session):
             return _supported(reference_of(session), lambda error: evaluated(given or _with_data(path), error))
@@ -96,7 +97,7 @@ def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) 
     rounds = _rounds_activations(outline(path))
     given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
     try:
-        session = bare_session(given.SerializeToString() if given else str(path), threads)
+        session = bare_session(given.SerializeToString() if given else str(path), threads, apart=_apart(path))
     except runtime_errors():
         return None
     return None if has_bfloat16(session) else reference_of(session)
@@ -105,9 +106,9 @@ def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) 
 def double_reference(path: Path, rounding: Rounding | None = None) -> Reference | None:
     """Run the model as `reference` does, in double precision (`relaxc.service.frontend.onnx.double`).
 
-    None where it quantizes, has 2 GB of weights, or is nothing that runs so.
+    None where it quantizes, has 2 GB of weights, is run apart, or is nothing that runs so.
     """
-    if quantizes(outline(path)):
+    if quantizes(outline(path)) or _apart(path):
         return None
     try:
         return in_double(_as_we_compute(path, rounding))
@@ -137,7 +138,7 @@ def moved_reference(
         if uses_bfloat16(model):
             run = _rounded(model, threads)
         else:
-            run = reference_of(open_session(model.SerializeToString(), threads, folds=True))
+            run = reference_of(open_session(model.SerializeToString(), threads, folds=True, apart=_apart(path)))
     except runtime_errors():
         return None
     return moves_inputs(run, seed, by) if move is Move.VALUES else run
@@ -166,9 +167,15 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
 def _of_file(path: Path, threads: int, fastest: bool) -> Any:
     """A session of the model as it is, whose initializers stay where they lie in the file: mapped, and not copied."""
     try:
-        return open_session(light(path).SerializeToString(), threads, fastest, folder=path.parent)
+        light_model = light(path).SerializeToString()
+        return open_session(light_model, threads, fastest, folder=path.parent, apart=_apart(path))
     except runtime_errors():  # such as of a file that is a link out of its folder, where it takes no data from
-        return open_session(str(path), threads, fastest)
+        return open_session(str(path), threads, fastest, apart=_apart(path))
+
+
+def _apart(path: Path) -> bool:
+    """Whether ONNX Runtime may die in the model."""
+    return may_die(outline(path))
 
 
 def _of_light(path: Path, threads: int, change: Callable[[Any], Any | None]) -> Reference | None:

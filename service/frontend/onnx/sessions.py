@@ -8,11 +8,12 @@ from typing import Any
 
 from relaxc.service.errors import ModelMalformed
 from relaxc.service.frontend.model import Reference
+from relaxc.service.frontend.onnx.apart import SessionApart
 from relaxc.service.frontend.onnx.exact import mixes_signs, with_equal_signs
 from relaxc.service.frontend.onnx.file import one_line, outline
 from relaxc.service.frontend.onnx.light import light
 
-__all__ = ["UNVERIFIED", "bare_session", "has_bfloat16", "open_session", "reference_of", "runtime_errors"]
+__all__ = ["UNVERIFIED", "bare_session", "has_bfloat16", "open_here", "open_session", "reference_of", "runtime_errors"]
 
 UNVERIFIED = "--no-verify compiles it without a comparison."
 
@@ -38,44 +39,42 @@ def open_session(
     optimized: Path | None = None,
     folds: bool = False,
     folder: Path | None = None,
+    apart: bool = False,
 ) -> Any:
-    """Return a session of ONNX Runtime; one without optimizations where these make what it has no kernel for.
+    """Return a session of ONNX Runtime, one `apart` in a process of its own; and one without optimizations where these
+    make what it has no kernel for.
 
     It fuses products of 8-bit floats into a QGemm that takes bytes alone. With `folds` weights are dequantized once and
     not in each run; `folder` has the files with external data.
     """
-    levels = _levels()
+    opened = SessionApart if apart else open_here
+    given: dict[str, Any] = {"model": model, "threads": threads, "optimized": optimized, "folder": folder}
     try:
-        level = levels.ORT_ENABLE_ALL if fastest else levels.ORT_ENABLE_BASIC
-        return _at(level, model, threads, optimized, folder, folds)
+        return opened(level="ORT_ENABLE_ALL" if fastest else "ORT_ENABLE_BASIC", folds=folds, **given)
     except runtime_errors():
-        return _at(levels.ORT_DISABLE_ALL, model, threads, optimized, folder)
+        return opened(level="ORT_DISABLE_ALL", **given)
 
 
-def bare_session(model: str | bytes, threads: int = 1) -> Any:
+def bare_session(model: str | bytes, threads: int = 1, *, apart: bool = False) -> Any:
     """Return a session that runs a model as it is. Raise one of `runtime_errors`."""
-    return _at(_levels().ORT_DISABLE_ALL, model, threads)
+    return (SessionApart if apart else open_here)(level="ORT_DISABLE_ALL", model=model, threads=threads)
 
 
-def _levels() -> Any:
-    from onnxruntime import GraphOptimizationLevel
-
-    return GraphOptimizationLevel
-
-
-def _at(
-    level: Any,
+def open_here(
+    *,
+    level: str,
     model: str | bytes,
     threads: int,
     optimized: Path | None = None,
     folder: Path | None = None,
     folds: bool = False,
 ) -> Any:
+    """Return a session in this process, at one of ONNX Runtime's levels. Raise one of `runtime_errors`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = level
-    if level != onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL:  # what is timed is as its users have it
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    if level != "ORT_ENABLE_ALL":  # what is timed is as its users have it
         model, folder = _exact(model, folder)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -85,7 +84,7 @@ def _at(
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if folds:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    if level != onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL:  # weights that few runs read are packed for nothing
+    if level != "ORT_ENABLE_ALL":  # weights that few runs read are packed for nothing
         options.add_session_config_entry("session.disable_prepacking", "1")
     # Of a zero Pad before a MaxPool it makes padding with -inf. What is moved bounds what may be off, so it has none of
     # that; the reference itself may have it, as any optimization may be wrong: there is a second opinion for that.
