@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from relaxc.service.frontend.onnx.file import bodies
+from relaxc.service.frontend.onnx.noise import dtypes_of
 
 __all__ = ["SessionApart", "may_die"]
 
@@ -27,7 +28,7 @@ def may_die(model: Any) -> bool:
     divisions = [node for body in bodies(model) for node in body.node if node.op_type in ("Div", "Mod")]
     harmless = _divisors(model)
     names = {node.input[1] for node in divisions if len(node.input) > 1 and node.input[1] not in harmless}
-    return bool(names) and any(_dtypes(model).get(name) in _INTEGERS for name in names)
+    return bool(names) and any(dtypes_of(model).get(name) in _INTEGERS for name in names)
 
 
 def _divisors(model: Any) -> set[str]:
@@ -48,21 +49,6 @@ def _divisors(model: Any) -> set[str]:
                 continue
             if not ((array == -1) | (array == 0)).any():
                 found.add(name)
-    return found
-
-
-def _dtypes(model: Any) -> dict[str, int]:
-    """The dtypes of all values, as far as they follow from the inputs'."""
-    import onnx
-
-    typed = onnx.shape_inference.infer_shapes(model)
-    found: dict[str, int] = {}
-    for body in bodies(typed):
-        found |= {tensor.name: tensor.data_type for tensor in getattr(body, "initializer", ())}
-        for values in ("input", "value_info", "output"):
-            for value in getattr(body, values, ()):
-                if not isinstance(value, str):
-                    found[value.name] = value.type.tensor_type.elem_type
     return found
 
 

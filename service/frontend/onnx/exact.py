@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from relaxc.service.frontend.onnx.file import subgraphs
+from relaxc.service.frontend.onnx.noise import dtypes_of
 
 __all__ = ["mixes_signs", "with_equal_signs"]
 
@@ -37,7 +38,7 @@ def with_equal_signs(model: Any) -> bool:
     """Change the operands of `model`'s products that are int8 beside uint8 to uint8; return whether there were any."""
     from onnx import TensorProto, helper
 
-    kinds, found = _kinds(model), False
+    kinds, found = dtypes_of(model), False
     for graph in _graphs(model):
         nodes: list[Any] = []
         for node in graph.node:
@@ -76,18 +77,6 @@ def _as_unsigned(node: Any, place: int) -> list[Any]:
         helper.make_node("Add", [wide, _OFFSET], [moved]),
         helper.make_node("Cast", [moved], [bytes_], to=TensorProto.UINT8),
     ]
-
-
-def _kinds(model: Any) -> dict[str, int]:
-    """The element types of the tensors that are known."""
-    import onnx
-
-    found: dict[str, int] = {}
-    for graph in _graphs(onnx.shape_inference.infer_shapes(model)):
-        for value in (*graph.value_info, *graph.input, *graph.output):
-            found.setdefault(value.name, value.type.tensor_type.elem_type)
-        found |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return found
 
 
 def _graphs(model: Any) -> list[Any]:

@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Noise", "shapes_of"]
+from relaxc.service.frontend.onnx.file import bodies
+
+__all__ = ["Noise", "dtypes_of", "shapes_of"]
 
 _LIST, _SMALL = "relaxc_noise", "relaxc_noise_small"
 _CUTS = 16
@@ -33,6 +35,21 @@ def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
         kind = value.type.tensor_type
         if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
             found[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
+    return found
+
+
+def dtypes_of(model: Any) -> dict[str, int]:
+    """Return the element types (onnx.TensorProto.DataType) of all values, as far as they follow from the inputs'."""
+    import onnx
+
+    typed = onnx.shape_inference.infer_shapes(model)
+    found: dict[str, int] = {}
+    for body in bodies(typed):
+        found |= {tensor.name: tensor.data_type for tensor in getattr(body, "initializer", ())}
+        for values in ("input", "value_info", "output"):
+            for value in getattr(body, values, ()):
+                if not isinstance(value, str):
+                    found[value.name] = value.type.tensor_type.elem_type
     return found
 
 
