@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 
-.PHONY: demo test conformance sample drill docker-test bench lint fix clean lock
+.PHONY: demo test conformance sample fuzz drill docker-test bench lint fix clean lock
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PY) .ci/install.py $(VENV) -r requirements.lock
@@ -33,6 +33,11 @@ SEED ?= $(shell date +%F)
 LIMIT ?= 600
 sample: $(STAMP)
 	@$(BIN)/python -m tests.sample --seed "$(SEED)" --limit-s "$(LIMIT)"
+
+# Random graphs of SEED, compiled and compared, for FUZZ_LIMIT seconds: docs/fuzzing.md. It goes on where it was cut off.
+FUZZ_LIMIT ?= 36000
+fuzz: $(STAMP)
+	@$(BIN)/python -m tests.fuzz --seed "$(SEED)" --limit-s "$(FUZZ_LIMIT)"
 
 # kill -9 of servers, children and PostgreSQL while clients work: 250 rounds on each database, an hour each on two cores.
 # It goes on where it was cut off; `rm -r build/drill` begins anew. Before it a disk that fills while 16 clients work, for

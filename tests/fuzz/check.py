@@ -1,0 +1,245 @@
+"""One case compiled, run and compared: what came of it, as a row of the journal."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tests.fuzz.case import Array, Case, Env
+from tests.fuzz.evaluate import Evaluator, Noise, NotEvaluated, Opinion, is_float
+
+__all__ = ["BAD", "Expected", "check", "differences", "expected"]
+
+BAD = ("wrong", "caught", "rejected", "unnamed", "crash", "hung")
+"""The kinds of a finding: a wrong number, one that only the verification saw, a right artifact that it refused, an
+error without a name, a process that died, or one that did not end. Beside them are `ok`, `refused` by name, and `weak`,
+of which nothing could be compared."""
+
+_MOVES = 4
+_UNITS = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+_MARGIN = 16.0
+_LARGE = 1e4
+_NO_SENSE = {"compiler-crashed", "compile-failed", "internal"}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a call's outputs are by the references: a value, how far it may be off, and where nothing is said."""
+
+    values: Env
+    bounds: Env
+    unsaid: Env
+    """True where a right program may give something else: NaN, and what a moved rounding changes altogether."""
+
+    def compared(self) -> int:
+        """Return how many elements are compared."""
+        return sum(int((~each).sum()) for each in self.unsaid.values())
+
+    def is_weak(self) -> bool:
+        """Return whether what is compared is one number only."""
+        for name, value in self.values.items():
+            said = value[~self.unsaid[name]]
+            if said.size and (said != said.flat[0]).any():
+                return False
+        return True
+
+
+def expected(case: Case, env: Env, evaluator: Evaluator) -> Expected:
+    """Return what a call gives. Raise NotEvaluated."""
+    unit, level = _UNITS.get(case.options.get("precision", "")), case.options.get("opt_level", 2)
+    values = evaluator.values(case, env)
+    if unit is not None and any(_is_large(values[name]) for node in case.nodes for name in node.output if name):
+        raise NotEvaluated("16 bits do not hold its values")
+    moved = []
+    for seed in range(_MOVES):
+        try:
+            noise = Noise(seed, unit, 4.0 if level < 3 else 32.0)
+            moved.append(evaluator.values(case, env, noise=noise))
+        except NotEvaluated:  # an index moved out of its range, say: then nothing is said of anything
+            return Expected(*({name: each(values[name]) for name in case.outputs} for each in (_same, _zeros, _all)))
+    said = {name: _said(values[name], [each[name] for each in moved], unit) for name in case.outputs}
+    return Expected(
+        {name: values[name] for name in case.outputs},
+        {name: bound for name, (bound, _) in said.items()},
+        {name: unsaid for name, (_, unsaid) in said.items()},
+    )
+
+
+def _is_large(array: Array) -> bool:
+    if not is_float(array.dtype) or not array.size:
+        return False
+    return not bool((np.abs(array.astype(np.float64)) < _LARGE).all())
+
+
+def _same(array: Array) -> Array:
+    return array
+
+
+def _zeros(array: Array) -> Array:
+    return np.zeros(array.shape)
+
+
+def _all(array: Array) -> Array:
+    return np.ones(array.shape, bool)
+
+
+def _said(value: Array, moved: Sequence[Array], unit: float | None) -> tuple[Array, Array]:
+    """How far each element may be off, and of which nothing is said: by what moved roundings do to it."""
+    if any(each.shape != value.shape for each in moved):
+        return _zeros(value), _all(value)
+    if not is_float(value.dtype):
+        unsaid = np.zeros(value.shape, bool)
+        for each in moved:
+            unsaid |= each != value
+        return _zeros(value), unsaid
+    wide, info = value.astype(np.float64), ml_dtypes.finfo(value.dtype)
+    unsaid, apart = np.isnan(wide), np.zeros(value.shape)
+    with np.errstate(all="ignore"):
+        for each in (array.astype(np.float64) for array in moved):
+            unsaid |= (np.isfinite(each) != np.isfinite(wide)) | (np.isinf(wide) & (each != wide))
+            apart = np.maximum(apart, np.where(np.isfinite(each) & np.isfinite(wide), np.abs(each - wide), 0))
+        unit = max(unit or 0.0, float(info.eps))
+        finite = np.abs(wide[np.isfinite(wide)])
+        scale = np.abs(wide) + (np.median(finite) if finite.size else 0.0)
+        unsaid |= apart > min(max(0.01, 100 * unit), 0.5) * scale  # a step, or what is not much of a number any more
+        typical = np.sqrt(np.mean(np.square(apart[~unsaid]))) if not unsaid.all() else 0.0
+        bound = _MARGIN * apart + 4 * typical + 16 * unit * np.abs(wide) + 16 * float(info.tiny)
+    return np.where(np.isfinite(bound), bound, np.inf), unsaid
+
+
+def differences(got: Mapping[str, Array], want: Expected) -> dict[str, str]:
+    """Return what is wrong of each output that is."""
+    found = {}
+    for name, value in want.values.items():
+        if name not in got:
+            found[name] = "is missing"
+        elif got[name].dtype != value.dtype:
+            found[name] = f"is {got[name].dtype} for {value.dtype}"
+        elif got[name].shape != value.shape:
+            if not want.unsaid[name].all():
+                found[name] = f"has the shape {got[name].shape} for {value.shape}"
+        elif said := _wrong(got[name], value, want.bounds[name], want.unsaid[name]):
+            found[name] = said
+    return found
+
+
+def _wrong(got: Array, want: Array, bound: Array, unsaid: Array) -> str:
+    with np.errstate(all="ignore"):
+        if is_float(want.dtype):
+            one, other = got.astype(np.float64), want.astype(np.float64)
+            near = (one == other) | (np.abs(one - other) <= bound)
+            near &= (np.isfinite(one) & np.isfinite(other)) | (one == other)  # no bound reaches an infinity
+        else:
+            near = got == want
+        bad = ~(near | unsaid)
+    if not bad.any():
+        return ""
+    at = tuple(int(each) for each in np.argwhere(bad)[0])
+    return f"{int(bad.sum())} of {bad.size} are wrong; {list(at)} is {got[at]} for {want[at]}"
+
+
+def check(case: Case) -> dict[str, Any]:
+    """Return a row: its `kind`, and what it says."""
+    evaluator = Evaluator(case.opset)
+    try:
+        wanted = [expected(case, env, evaluator) for env in case.envs]
+    except NotEvaluated as error:
+        return {"kind": "weak", "said": str(error)[:200]}
+    if all(each.is_weak() for each in wanted):
+        return {"kind": "weak", "said": "nothing to compare"}
+    compared = {
+        "compared": sum(each.compared() for each in wanted),
+        "unsaid": sum(int(array.sum()) for each in wanted for array in each.unsaid.values()),
+    }
+    with tempfile.TemporaryDirectory(prefix="relaxc-fuzz-") as folder:
+        row = _built_and_run(case, wanted, evaluator, Path(folder))
+    return {**row, **compared}
+
+
+def _built_and_run(case: Case, wanted: Sequence[Expected], evaluator: Evaluator, folder: Path) -> dict[str, Any]:
+    import onnx
+
+    from relaxc.service.errors import RelaxcError, VerificationFailed
+
+    onnx.save(case.model(), folder / "model.onnx")
+    verifies = case.options.get("verify", True)
+    try:
+        session = _session(case, folder / "model.onnx", folder)
+    except VerificationFailed as error:
+        if "nothing was compared" in str(error):  # as documented: a verdict needs a number
+            return {"kind": "refused", "said": f"{error.code}: every value is NaN"}
+        row = _built_and_run(_unverified(case), wanted, evaluator, folder)
+        kind = {"ok": "rejected", "wrong": "caught"}.get(row["kind"], row["kind"])
+        return {**row, "kind": kind, "said": f"{str(error)[:300]} | {row.get('said', '')}"}
+    except RelaxcError as error:
+        return {"kind": _kind_of(error), "said": f"{error.code}: {str(error)[:400]}", "at": "compile"}
+    except Exception as error:  # noqa: BLE001  # the finding is that it is no RelaxcError
+        return {"kind": "unnamed", "said": f"{type(error).__name__}: {str(error)[:400]}", "at": "compile"}
+    for index, (env, want) in enumerate(zip(case.envs, wanted, strict=True)):
+        try:
+            got = session(env)
+        except RelaxcError as error:
+            kind = "refused" if case.symbols and error.code.startswith("input") else _kind_of(error)
+            return {"kind": kind, "said": f"{error.code}: {str(error)[:400]}", "at": f"call {index}"}
+        except Exception as error:  # noqa: BLE001  # likewise
+            return {"kind": "unnamed", "said": f"{type(error).__name__}: {str(error)[:400]}", "at": f"call {index}"}
+        wrong = differences(got, want)
+        if wrong and not (wrong := _of_both(case, env, evaluator, got, wrong)):
+            return {"kind": "ok", "disputed": True}
+        if wrong:
+            said = "; ".join(f"{name} {what}" for name, what in wrong.items())
+            return {
+                "kind": "wrong",
+                "said": said[:500],
+                "at": f"call {index}",
+                "outputs": list(wrong),
+                "verified": verifies,
+            }
+    return {"kind": "ok"}
+
+
+def _session(case: Case, model: Path, folder: Path) -> Any:
+    from relaxc.service.compiler import prepare, run
+    from relaxc.service.request import CompileOptions
+    from relaxc.service.runtime.loading import load
+
+    request = prepare(model, target="x86-64-v3", options=CompileOptions.from_dict(case.options))
+    run(request, folder, lambda event: None)
+    return load(folder / "model.so", threads=1)
+
+
+def _unverified(case: Case) -> Case:
+    return Case(**{**vars(case), "options": {**case.options, "verify": False}})
+
+
+def _kind_of(error: Any) -> str:
+    """An error is unnamed where it is the compiler's own failure and no word on the model."""
+    return "unnamed" if error.code in _NO_SENSE or "stage " in str(error)[:12] else "refused"
+
+
+def _of_both(case: Case, env: Env, evaluator: Evaluator, got: Env, wrong: dict[str, str]) -> dict[str, str]:
+    """What is wrong by ONNX's own evaluator too: where the references differ, either is right."""
+    try:
+        other = evaluator.values(case, env, opinion=Opinion.NUMPY)
+    except NotEvaluated:
+        return wrong
+    found = {}
+    for name, said in wrong.items():
+        value = other[name]
+        if value.dtype != got[name].dtype or value.shape != got[name].shape:
+            found[name] = said
+            continue
+        bound, _ = _said(value, [value], _UNITS.get(case.options.get("precision", "")))
+        one, two = (each.astype(np.float64) if is_float(each.dtype) else each for each in (got[name], value))
+        with np.errstate(all="ignore"):
+            same = (one == two) | (np.isnan(one) & np.isnan(two)) if is_float(value.dtype) else one == two
+            near = same | (np.abs(one - two) <= bound + 1e-4 * np.abs(two)) if is_float(value.dtype) else same
+        if not near.all():
+            found[name] = said
+    return found
