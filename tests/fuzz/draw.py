@@ -141,6 +141,8 @@ class _Drawing:
 def _options(chance: random.Random) -> dict[str, Any]:
     level = chance.choice((0, 1, 2, 2, 2, 3))
     found: dict[str, Any] = {"opt_level": level, "verify": chance.random() < 0.25}
+    if chance.random() < 0.05:  # CUDA text, compiled and not run
+        return {**found, "target": "cuda-sm90", "verify": False}
     if chance.random() < 0.15:
         found["precision"] = chance.choice(("bf16", "bf16", "fp16"))
     return found

@@ -128,13 +128,25 @@ class Evaluator:
                 raise NotEvaluated(f"{node.op_type}: {array.shape} for {dims}")
         return found
 
-    def values(self, case: Case, env: Env, *, opinion: str = Opinion.RUNTIME, noise: Noise | None = None) -> Env:
-        """Return every value of the graph by name. Raise NotEvaluated."""
+    def values(
+        self,
+        case: Case,
+        env: Env,
+        *,
+        opinion: str = Opinion.RUNTIME,
+        noise: Noise | None = None,
+        like: Env | None = None,
+    ) -> Env:
+        """Return every value of the graph by name. Raise NotEvaluated, also where one has another shape than in `like`:
+        what comes behind it might end the process.
+        """
         known: Env = {**case.constants, **env}
         for node in case.nodes:
             inputs = [known[name] if name else None for name in node.input]
             found = self.node(node, noise.inputs(node, inputs) if noise else inputs, opinion)
             for name, array in zip(node.output, found, strict=False):
+                if like is not None and name and array.shape != like[name].shape:
+                    raise NotEvaluated(f"{node.op_type}: {array.shape} for {like[name].shape}")
                 if name:
                     known[name] = noise.moved(node, array) if noise else array
         return known
@@ -177,21 +189,27 @@ class Noise:
 
     def __init__(self, seed: int, unit: float | None = None, steps: float = _STEPS) -> None:
         self._rng, self._unit, self._steps = np.random.default_rng(seed), unit, steps
-        self._overflows = False
+        self._overflows, self._sign = False, (-1.0) ** seed
 
     def inputs(self, node: Any, inputs: Sequence[Array | None]) -> list[Array | None]:
         """Return what a sum is of, moved: what a good algorithm gives is right for numbers as near as that."""
-        if node.op_type not in _SUMS:
+        if node.op_type not in _SUMS | _QUANTIZED:
             return list(inputs)
         self._overflows = any(each is not None and _is_huge(each) for each in inputs)
-        return [each if each is None else self._shaken(each) for each in inputs]
+        scales = [at for at, each in enumerate(inputs) if each is not None and each.size == 1 and is_float(each.dtype)]
+        return [
+            each if each is None else self._shaken(each, self._sign if [at] == scales[-1:] else -self._sign)
+            for at, each in enumerate(inputs)
+        ]
 
-    def _shaken(self, array: Array) -> Array:
+    def _shaken(self, array: Array, sign: float) -> Array:
+        """Moved by random; a scale one way and the result's the other, or they would make up for each other."""
         if not is_float(array.dtype):
             return array
-        unit = float(ml_dtypes.finfo(array.dtype).eps) * self._steps / 2
+        unit = float(ml_dtypes.finfo(array.dtype).eps) * self._steps
+        by = self._rng.uniform(-1, 1, array.shape) if array.size > 1 else sign
         with np.errstate(all="ignore"):
-            return np.asarray(array * (1 + unit * self._rng.uniform(-1, 1, array.shape))).astype(array.dtype)
+            return np.asarray(array * (1 + unit * by)).astype(array.dtype)
 
     def moved(self, node: Any, array: Array) -> Array:
         """Return a node's result as another right program might give it."""
@@ -207,6 +225,8 @@ class Noise:
             drawn = self._rng.uniform(-1, 1, (2, *array.shape))
             rounded = node.op_type in _SUMS
             moved = values * (1 + unit * drawn[0]) + (unit * size * drawn[1] if rounded else 0.0)
+            # denormals may be zeros
+            moved += self._sign * self._steps * float(ml_dtypes.finfo(array.dtype).tiny) * np.abs(drawn[1])
             moved = np.where(np.isfinite(values), moved, values)
             if rounded and self._overflows:  # in another order it does, or does not
                 moved = np.where(np.abs(values) > _huge(array.dtype), np.nan, moved)
@@ -216,6 +236,8 @@ class Noise:
 _SUMS = frozenset(
     [
         "MatMul",
+        *("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Mish", "Elu", "Celu", "Selu", "Asinh", "Acosh", "Atanh"),
+        *("Softplus", "Swish", "HardSwish", "Sinh"),
         "Gemm",
         "Conv",
         "ConvTranspose",
@@ -250,7 +272,26 @@ _SUMS = frozenset(
         "LRN",
     ]
 )
-"""Operators that add numbers of either sign: their error is one of the terms, not of the sum."""
+"""Operators that add numbers of either sign, within too: their error is one of the terms, not of the sum."""
+
+
+_QUANTIZED = frozenset(
+    [
+        "QuantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QGemm",
+        "QLinearAdd",
+        "QLinearMul",
+        "QLinearConcat",
+        "QLinearGlobalAveragePool",
+        "QLinearSigmoid",
+        "QLinearSoftmax",
+        "QLinearLeakyRelu",
+    ]
+)
+"""Operators that round to a step: what lies between two of them may fall to either."""
 
 
 def _huge(dtype: np.dtype[Any]) -> float:

@@ -271,6 +271,8 @@ def _windows(pool: Pool, spatial: Sequence[int], *, dilated: bool = True) -> dic
         found["pads"] = [pool.integer(0, size - 1) for size in kernel * 2]
     elif pool.chance(0.3):
         found["auto_pad"] = pool.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
+        if any(a < b for a, b in zip(kernel, found.get("strides", ()), strict=False)):
+            found["strides"] = kernel  # between windows ONNX Runtime's MaxPool cuts where others do not pad
     if dilated and pool.chance(0.2):
         found["dilations"] = [pool.integer(1, 2) for _ in spatial]
     return found
@@ -902,6 +904,17 @@ def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | N
         return bool((exponents < 0).any()) or bool((np.abs(first.astype(np.float64)) > 100).any())
     if op == "ScatterElements" and attributes.get("reduction") == "max" and is_float(first.dtype):
         return any(bool(np.isnan(each).any()) for each in (first, inputs[2]) if each is not None)
+    if op in ("Softmax", "LogSoftmax", "ReduceLogSumExp"):  # of inf and numbers: each has an order of its own
+        return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
+    if op in (
+        "MaxPool",
+        "GlobalMaxPool",
+        "MaxRoiPool",
+        "ArgMax",
+        "ArgMin",
+        "Hardmax",
+    ):  # relaxc's are NaN then, as torch's
+        return is_float(first.dtype) and bool(np.isnan(first).any())
     if op in ("QuantizeLinear", "DynamicQuantizeLinear", "TopK", "Unique", "Resize", "Upsample"):
         return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
     return False
