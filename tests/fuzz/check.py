@@ -28,7 +28,8 @@ _MOVES = 4
 _UNITS = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 _MARGIN = 16.0
 _LARGE = 1e4
-_NO_SENSE = {"compiler-crashed", "compile-failed", "internal"}
+_NAMED = ("unsupported-model", "model-malformed", "invalid-shape", "input-", "tool-missing")
+"""Codes of errors that are a word on the model, or on the machine."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def _unverified(case: Case) -> Case:
 
 def _kind_of(error: Any) -> str:
     """An error is unnamed where it is the compiler's own failure and no word on the model."""
-    return "unnamed" if error.code in _NO_SENSE or "stage " in str(error)[:12] else "refused"
+    return "refused" if error.code.startswith(_NAMED) else "unnamed"
 
 
 def _second_opinion(case: Case, env: Env, evaluator: Evaluator) -> Env | None:

@@ -216,7 +216,7 @@ class Noise:
         if (node.op_type in EXACT and self._unit is None) or not is_float(array.dtype) or not array.size:
             return array
         unit = float(ml_dtypes.finfo(array.dtype).eps)
-        unit = max(unit, self._unit or 0.0) * self._steps
+        unit = max(unit, self._unit or 0.0) * self._steps * (8 if node.op_type in ("LSTM", "GRU", "RNN") else 1)
         with np.errstate(all="ignore"):
             values = array.astype(np.float64)
             finite = values[np.isfinite(values)]
