@@ -216,6 +216,7 @@ class Noise:
         if (node.op_type in EXACT and self._unit is None) or not is_float(array.dtype) or not array.size:
             return array
         unit = float(ml_dtypes.finfo(array.dtype).eps)
+        unit = max(unit, _SINGLE_EPS) if node.op_type in _SINGLE else unit
         unit = max(unit, self._unit or 0.0) * self._steps * (8 if node.op_type in ("LSTM", "GRU", "RNN") else 1)
         with np.errstate(all="ignore"):
             values = array.astype(np.float64)
@@ -292,6 +293,14 @@ _QUANTIZED = frozenset(
     ]
 )
 """Operators that round to a step: what lies between two of them may fall to either."""
+
+
+_SINGLE = frozenset(
+    ["Erf", "Gelu", "HardSwish", "HardSigmoid", "InstanceNormalization", "SimplifiedLayerNormalization", "Selu", "Elu"]
+)
+"""Operators of which ONNX Runtime computes float64 with constants of float32."""
+
+_SINGLE_EPS = 2.0**-23
 
 
 def _huge(dtype: np.dtype[Any]) -> float:

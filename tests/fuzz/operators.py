@@ -885,6 +885,10 @@ _RULES.update({
 # What no standard says
 
 
+_WITHOUT_NAN = ("MaxPool", "GlobalMaxPool", "MaxRoiPool", "AveragePool", "ArgMax", "ArgMin", "Hardmax", "Sign")
+"""Operators of which each reference makes something else of NaN; relaxc does what torch does."""
+
+
 def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | None]) -> bool:
     """Return whether the operator's result on these inputs is nowhere defined, or ends the process."""
     first, second = [*inputs, None, None][:2]
@@ -906,14 +910,7 @@ def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | N
         return any(bool(np.isnan(each).any()) for each in (first, inputs[2]) if each is not None)
     if op in ("Softmax", "LogSoftmax", "ReduceLogSumExp"):  # of inf and numbers: each has an order of its own
         return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
-    if op in (
-        "MaxPool",
-        "GlobalMaxPool",
-        "MaxRoiPool",
-        "ArgMax",
-        "ArgMin",
-        "Hardmax",
-    ):  # relaxc's are NaN then, as torch's
+    if op in _WITHOUT_NAN:
         return is_float(first.dtype) and bool(np.isnan(first).any())
     if op in ("QuantizeLinear", "DynamicQuantizeLinear", "TopK", "Unique", "Resize", "Upsample"):
         return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
