@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ class Known:
 
     signatures: Mapping[str, str]
     operators: Mapping[str, str]
+
+    def has(self, name: str | None) -> bool:
+        """Return whether a signature is one of them; `*` in theirs is any text."""
+        return any(fnmatchcase(str(name), pattern) for pattern in self.signatures)
 
     @staticmethod
     def read(path: Path = KNOWN) -> Known:

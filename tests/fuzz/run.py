@@ -118,7 +118,7 @@ class _Run:
             file.write("\n" + json.dumps(row))  # first ends a line that was cut off
             file.flush()
             os.fsync(file.fileno())
-        if row["kind"] in BAD and row.get("signature") not in self.plan.known.signatures and "kept" in row:
+        if row["kind"] in BAD and not self.plan.known.has(row.get("signature")) and "kept" in row:
             print(f"{row['index']}: {row['signature']}\n    {row['said'][:300]}\n    {row['kept']}/show.py", flush=True)
 
 

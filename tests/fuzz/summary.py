@@ -16,7 +16,7 @@ def new_findings(rows: Iterable[Mapping[str, Any]], known: Known) -> dict[str, l
     """Return the findings that are not listed as known, by signature."""
     found = defaultdict(list)
     for row in rows:
-        if row["kind"] in BAD and row.get("signature") not in known.signatures:
+        if row["kind"] in BAD and not known.has(row.get("signature")):
             found[str(row.get("signature"))].append(row)
     return dict(found)
 

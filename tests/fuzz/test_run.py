@@ -84,5 +84,7 @@ def test_known_findings_are_no_news() -> None:
     rows: list[dict[str, Any]] = [{"kind": "wrong", "signature": "wrong: Exp(float32)", "index": 1}, {"kind": "ok"}]
     assert list(new_findings(rows, NOTHING)) == ["wrong: Exp(float32)"]
     assert not new_findings(rows, Known({"wrong: Exp(float32)": "open"}, {}))
+    assert not new_findings(rows, Known({"wrong: *Exp*": "open"}, {}))
+    assert new_findings(rows, Known({"caught: *Exp*": "open"}, {}))
     said = summary(rows, Known({}, {"Sinh": "open"}), ["Exp", "Sinh"])
     assert "graphs: 2; 1 wrong, 1 ok" in said and "never ran: Exp" in said and "1 times wrong: Exp(float32)" in said
