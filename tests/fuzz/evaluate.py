@@ -216,7 +216,7 @@ class Noise:
         if (node.op_type in EXACT and self._unit is None) or not is_float(array.dtype) or not array.size:
             return array
         unit = float(ml_dtypes.finfo(array.dtype).eps)
-        unit = max(unit, _SINGLE_EPS) if node.op_type in _SINGLE else unit
+        unit = max(unit, _SINGLE_EPS) if node.op_type in _SINGLE or _has_float(node) else unit
         unit = max(unit, self._unit or 0.0) * self._steps * (8 if node.op_type in ("LSTM", "GRU", "RNN") else 1)
         with np.errstate(all="ignore"):
             values = array.astype(np.float64)
@@ -301,6 +301,10 @@ _SINGLE = frozenset(
 """Operators of which ONNX Runtime computes float64 with constants of float32."""
 
 _SINGLE_EPS = 2.0**-23
+
+
+def _has_float(node: Any) -> bool:
+    return any(attribute.type == onnx.AttributeProto.FLOAT for attribute in node.attribute)
 
 
 def _huge(dtype: np.dtype[Any]) -> float:
