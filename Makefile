@@ -36,8 +36,9 @@ sample: $(STAMP)
 
 # Random graphs of SEED, compiled and compared, for FUZZ_LIMIT seconds: docs/fuzzing.md. It goes on where it was cut off.
 FUZZ_LIMIT ?= 36000
+FUZZ_FAILS ?=
 fuzz: $(STAMP)
-	@$(BIN)/python -m tests.fuzz --seed "$(SEED)" --limit-s "$(FUZZ_LIMIT)"
+	@$(BIN)/python -m tests.fuzz --seed "$(SEED)" --limit-s "$(FUZZ_LIMIT)" $(if $(FUZZ_FAILS),--fails $(FUZZ_FAILS))
 
 # kill -9 of servers, children and PostgreSQL while clients work: 250 rounds on each database, an hour each on two cores.
 # It goes on where it was cut off; `rm -r build/drill` begins anew. Before it a disk that fills while 16 clients work, for
