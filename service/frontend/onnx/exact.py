@@ -15,12 +15,15 @@ from relaxc.service.frontend.onnx.noise import dtypes_of
 
 __all__ = ["mixes_signs", "with_equal_signs"]
 
-_OPERANDS = {
+_MADE = -1
+"""In the place of an operand that the operator makes itself, as uint8."""
+
+_OPERANDS: dict[str, tuple[tuple[int, int], ...]] = {
     **dict.fromkeys(("QLinearMatMul", "QLinearConv", "QGemm"), ((0, 2), (3, 5))),
     **dict.fromkeys(("MatMulInteger", "ConvInteger"), ((0, 2), (1, 3))),
     "MatMulIntegerToFloat": ((0, 4), (1, 5)),
     "QAttention": ((0, 6), (1, 7)),
-    "DynamicQuantizeMatMul": ((None, None), (1, 3)),  # it makes its first operand uint8 itself
+    "DynamicQuantizeMatMul": ((_MADE, _MADE), (1, 3)),
 }
 """Operator → the place of each operand among its inputs, and that of its zero point."""
 
@@ -43,7 +46,7 @@ def with_equal_signs(model: Any) -> bool:
         nodes: list[Any] = []
         for node in graph.node:
             places = _OPERANDS.get(node.op_type, ())
-            given = [TensorProto.UINT8 if at is None else kinds.get(node.input[at]) for at, _ in places]
+            given = [TensorProto.UINT8 if at == _MADE else kinds.get(node.input[at]) for at, _ in places]
             if set(given) == {TensorProto.UINT8, TensorProto.INT8}:
                 nodes += _shifted(node, *places[given.index(TensorProto.INT8)])
                 found = True
