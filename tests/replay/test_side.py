@@ -75,10 +75,8 @@ def test_a_process_that_dies_is_no_end_of_a_replay(
 
 
 def test_names_of_packages_are_no_part_of_a_text() -> None:
-    assert (
-        unpackaged("relaxc.service.passes, relaxc.schedules, relaxc.plan")
-        == "relaxc.service.passes, schedules, relaxc.plan"
-    )
+    given = "relaxc.service.passes, relaxc.schedules, relaxc.plan"
+    assert unpackaged(given) == given.replace("relaxc.s", "s")
 
 
 def test_a_seed_draws_the_same_cases() -> None:

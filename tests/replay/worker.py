@@ -56,22 +56,22 @@ class Kernels:
         """
         try:
             return self._of(model, target, options, texts)
-        except self._module("relaxc.errors").RelaxcError as error:
+        except self._module("service.errors").RelaxcError as error:
             return {"refused": unpackaged(f"{type(error).__name__}: {error}")}
 
     def _of(self, model: Path, target: str, options: dict[str, Any], texts: Path | None) -> dict[str, Any]:
-        stages = self._module("relaxc.service.compiling.stages").Stages(lambda event: None)
-        compiler, passes = self._module("relaxc.service.compiler"), self._module("relaxc.service.passes")
-        asked = self._module("relaxc.service.request").CompileOptions.from_dict({**options, "verify": False})
+        stages = self._module("service.compiling.stages").Stages(lambda event: None)
+        compiler, passes = self._module("service.compiler"), self._module("service.passes")
+        asked = self._module("service.request").CompileOptions.from_dict({**options, "verify": False})
         request = compiler.prepare(model, target=target, options=asked)
-        front = compiler.load_and_schedule(request, stages, self._module("relaxc.service.dump").no_dump)
-        to_tvm = self._module("relaxc.service.lowering.target").to_tvm
+        front = compiler.load_and_schedule(request, stages, self._module("service.dump").no_dump)
+        to_tvm = self._module("service.lowering.target").to_tvm
         bounds = front.imported.signature.bounds
         module, _ = passes.finalize(front.scheduled.module, to_tvm(request.target), bounds=bounds)
         if request.target.kind == "llvm":
-            module = self._module("relaxc.service.lowering.trusted_arguments").trust_arguments(module)
+            module = self._module("service.lowering.trusted_arguments").trust_arguments(module)
         write = _writer(texts)
-        kernels = self._module("relaxc.service.lowering.objects").kernels_of(module)
+        kernels = self._module("service.lowering.objects").kernels_of(module)
         rows = {name: self._kernel(name, kernel, request.target, write) for name, kernel in kernels.items()}
         for row in front.scheduled.report:
             rows.setdefault(row["function"], {}).update(_scheduled(row))
@@ -101,8 +101,8 @@ class Kernels:
 
     def _built(self, name: str, kernel: Any, spec: Any, write: Callable[[str, str], None]) -> dict[str, str]:
 
-        objects = self._module("relaxc.service.lowering.objects")
-        timings = self._module("relaxc.service.process.timings").Timings()
+        objects = self._module("service.lowering.objects")
+        timings = self._module("service.process.timings").Timings()
         if spec.kind == "llvm":
             return {"code": digest(objects.object_of(kernel, spec, timings))}
         os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"  # as without a GPU: kernels stay text

@@ -13,7 +13,7 @@ from tvm import relax
 
 from relaxc.service.frontend import load, reference
 from relaxc.service.lowering import pipeline, schedule
-from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.lowering.target import host_features, resolve, to_tvm
 from relaxc.service.passes import finalize, optimize
 from relaxc.service.request import CompileOptions, ModelFormat
 from tests.frontend.onnx.harness import FLOAT, model, node, value, write
@@ -124,7 +124,9 @@ def test_pairs_around_a_product(tmp_path: Path, left: str, right: str, point: in
     path = write(tmp_path, model(nodes, [value("x", [6, 24])], outputs, **weights))
     x = np.random.default_rng(5).standard_normal((6, 24)).astype("float32") * 4
     x[0, :6] = np.float32(0.03) * np.array([0.5, 1.5, -0.5, -2.5, 1e6, -1e6], "float32")
-    assert "cpu.matmul_packed" in agree(path, {"x": x}, steps=1)
+    rules = agree(path, {"x": x}, steps=1)
+    # Without an instruction for bytes few rows are multiplied with weights that are read as they are.
+    assert "cpu.matmul_packed" in rules or not {"avx512vnni", "avxvnni"} & host_features()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
