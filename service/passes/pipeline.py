@@ -71,6 +71,7 @@ from relaxc.service.passes.simplify.simplify_shapes import SimplifyShapes
 from relaxc.service.passes.simplify.simplify_sizes import SimplifySizes
 from relaxc.service.passes.simplify.sink_reshape import SinkReshape
 from relaxc.service.passes.vm.lift_weights import LiftWeights
+from relaxc.service.passes.vm.lift_workspaces import LiftWorkspaces
 from relaxc.service.passes.vm.order_shape_stores import OrderShapeStores
 from relaxc.service.passes.vm.share_storage import ShareStorage, ZeroOffsets
 from relaxc.service.request import Precision
@@ -357,12 +358,13 @@ def _weights(job: Job) -> list[Any]:
 
 
 def lowering_passes(target: Target) -> list[Any]:
-    """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's order, and two passes of ours."""
+    """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's order, and passes of ours."""
     is_cuda = str(target.kind.name) == "cuda"
     return [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
+        *([LiftWorkspaces()] if is_cuda else []),
         relax.transform.StaticPlanBlockMemory(),
         ShareStorage(offsets=is_cuda),
         *([relax.transform.RewriteCUDAGraph()] if is_cuda else []),
