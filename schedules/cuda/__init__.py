@@ -1,4 +1,4 @@
-"""The ordered rules for CUDA devices: ours, then dlight's; the first that takes a PrimFunc schedules it."""
+"""The ordered rules for CUDA devices: ours, dlight's, plain loops; the first that takes a PrimFunc schedules it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from relaxc.schedules.cuda.gemm.gemm_sm80 import GemmSm80
 from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from relaxc.schedules.cuda.gemm.matmul_blocks import MatmulBlocks
 from relaxc.schedules.cuda.groups.group_norm import GroupNorm
+from relaxc.schedules.cuda.loops import Loops
 from relaxc.schedules.cuda.rows.rows import RowReductions
 from relaxc.schedules.cuda.triton import Triton
 from relaxc.schedules.cuda.windows.windows import OverWindows
@@ -52,4 +53,5 @@ RULES: tuple[Rule, ...] = (
     ),
     Dlight("cuda.transpose", gpu.Transpose(), "no transposition"),
     Dlight("cuda.fallback", gpu.Fallback(), "no loops that could be bound to threads"),
+    Loops(),
 )

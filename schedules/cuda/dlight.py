@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
-from tvm import tirx
 from tvm.error import InternalError
-from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
+from relaxc.schedules.cuda.common.launches import launches, parts
 from relaxc.schedules.cuda.common.own_memory import reads_of_others
 from relaxc.schedules.cuda.common.races import race
 from relaxc.schedules.cuda.common.shared_memory import allocated, shared_bytes
@@ -17,13 +15,13 @@ from relaxc.schedules.hardware import gpu_of
 from relaxc.schedules.ir import analysis
 from relaxc.schedules.ir.dtypes import dtype_bits
 from relaxc.schedules.ir.single import without_single_reductions
-from relaxc.schedules.ir.types import Node, PrimFunc, Stmt, Target
+from relaxc.schedules.ir.types import PrimFunc, Target
 from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Dlight"]
 
 
-_BREAKS = (AssertionError, AttributeError, TypeError, InternalError)
+_BREAKS = (AssertionError, AttributeError, TypeError, ValueError, InternalError)
 """What they raise where extents are not what they expect, or TVM's own state breaks: a rule behind may take it."""
 
 
@@ -51,7 +49,7 @@ class Dlight:
             return Declined(self.reason)
         sch: TvmSchedule = found[0] if isinstance(found, list) else found
         made = sch.mod["main"]
-        if not all(_launches(part) for part in _parts(made)):
+        if not all(map(launches, parts(made))):
             return Declined("it would leave loops to the CPU, which cannot read the device's memory")
         reason = race(made) or _strays(made) or _fragments_of_bytes(made) or _too_much(made, target)
         return Declined(reason) if reason else Schedule(made)
@@ -81,22 +79,3 @@ def _too_much(func: PrimFunc, target: Target) -> str:
     except _BREAKS as error:
         return f"TVM cannot lower it: {error}"
     return f"it takes {taken} bytes of shared memory, and a CTA has {most}" if taken > most else ""
-
-
-def _parts(func: PrimFunc) -> list[Stmt]:
-    """The statements that run one after the other, each a kernel or code of the host."""
-    body = func.body.block.body if isinstance(func.body, SBlockRealize) else func.body
-    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-
-
-def _launches(part: Stmt) -> bool:
-    found: list[Stmt] = []
-
-    def loop(node: Node) -> None:
-        found.extend([node] if node.kind == tirx.ForKind.THREAD_BINDING else [])
-
-    def attribute(node: Node) -> None:
-        found.extend([node] if node.attr_key == "thread_extent" else [])
-
-    tvm_ffi.structural_walk(part, [(tirx.For, loop), (tirx.AttrStmt, attribute)], order="post")
-    return bool(found)

@@ -53,8 +53,8 @@ def schedule(
 
     Those with a plan follow it; `planner` is the one that the graph passes asked, and knows where it came from.
 
-    At `opt_level` 0 only the fallback is asked; from 2 on, exp, tanh, erf and the like become vectorizable
-    polynomials on a CPU. Raise CompileFailed, with the PrimFunc's name, where a rule breaks.
+    At `opt_level` 0 only the fallback is asked, which is two rules on CUDA; from 2 on, exp, tanh, erf and the like
+    become vectorizable polynomials on a CPU. Raise CompileFailed, with the PrimFunc's name, where a rule breaks.
     """
     from tvm import tirx
 
@@ -88,8 +88,8 @@ def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
 def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:
     from relaxc.schedules import cpu, cuda
 
-    rules = cuda.RULES if spec.kind == "cuda" else cpu.RULES
-    return rules[-1:] if opt_level == 0 else rules
+    rules, fallbacks = (cuda.RULES, 2) if spec.kind == "cuda" else (cpu.RULES, 1)
+    return rules[-fallbacks:] if opt_level == 0 else rules
 
 
 def _rules_for(func: Any, rules: Sequence[Rule]) -> tuple[Sequence[Rule], dict[str, str]]:
