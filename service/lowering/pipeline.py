@@ -15,6 +15,7 @@ from relaxc.service.lowering.bool_bytes import BoolBytes
 from relaxc.service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
 from relaxc.service.lowering.cuda_arithmetic import CudaArithmetic
 from relaxc.service.lowering.fold_bits import FoldBits
+from relaxc.service.lowering.hide_quotients import HideQuotients, ShowQuotients
 from relaxc.service.lowering.keep_bools import KeepBools
 from relaxc.service.lowering.keep_infinite import KeepInfinite
 from relaxc.service.lowering.keep_nan import KeepNan
@@ -100,7 +101,9 @@ def _list() -> list[Any]:
         s_tir.transform.TransformMmaBufferLayout(),
         s_tir.transform.LowerOpaqueBlock(),
         # Flat buffers, machine dtypes, vectors
+        HideQuotients(),  # ours
         tirx.transform.FlattenBuffer(),
+        ShowQuotients(),  # ours
         AccumulateLocally(),  # ours
         InsertPrefetches(),  # ours
         KeepBrainFloats(),  # ours
