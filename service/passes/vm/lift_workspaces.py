@@ -45,27 +45,42 @@ class LiftWorkspaces:
 
 
 def _workspaces(func: tirx.PrimFunc) -> list[Any]:
+    """The buffers that the root block of `func` has, or that a statement of it allocates, as in TVM's scans."""
     if not isinstance(func.body, s_tir.SBlockRealize):
         return []
-    return [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
+    root = func.body.block
+    allocated = [each.buffer for each in _statements(root.body) if isinstance(each, tirx.AllocBuffer)]
+    return [buffer for buffer in (*root.alloc_buffers, *allocated) if str(buffer.scope()) == "global"]
+
+
+def _statements(body: Any) -> list[Any]:
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def _without(func: tirx.PrimFunc, workspaces: list[Any]) -> Any:
+    """The body of `func`, which allocates none of these."""
+
+    def stays(buffer: Any) -> bool:
+        return not any(buffer.same_as(each) for each in workspaces)
+
+    root = func.body.block
+    kept = [each for each in _statements(root.body) if not isinstance(each, tirx.AllocBuffer) or stays(each.buffer)]
+    block = s_tir.SBlock(
+        root.iter_vars, root.reads, root.writes, root.name_hint, tirx.stmt_seq(*kept), root.init,
+        [buffer for buffer in root.alloc_buffers if stays(buffer)], root.match_buffers, root.annotations,
+    )  # fmt: skip
+    return s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block)
 
 
 class _Lifted:
     """A PrimFunc with its workspaces as parameters behind the other buffers: symbolic sizes are last."""
 
     def __init__(self, var: GlobalVar, func: tirx.PrimFunc) -> None:
-        root = func.body.block
         self.workspaces = _workspaces(func)
         self.at = 1 + max((i for i, param in enumerate(func.params) if tirx.is_buffer_var(param)), default=-1)
         self.params = list(func.params)
-        kept = [buffer for buffer in root.alloc_buffers if not any(buffer.same_as(each) for each in self.workspaces)]
-        block = s_tir.SBlock(
-            root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init, kept, root.match_buffers,
-            root.annotations,
-        )  # fmt: skip
-        body = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block)
         params = [*self.params[: self.at], *self.workspaces, *self.params[self.at :]]
-        self.func = tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
+        self.func = tirx.PrimFunc(params, _without(func, self.workspaces), func.ret_type, attrs=func.attrs)
         self.var = GlobalVar(var.name_hint)
         relax.expr._update_type(self.var, self.func.ty)  # as TVM's own builder does
 

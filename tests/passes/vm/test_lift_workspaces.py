@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import tvm
 from tvm import relax, s_tir, te, tirx
 from tvm.relax import op
 
+from relaxc.schedules.ir import tir
 from relaxc.service.lowering import schedule
 from relaxc.service.lowering.target import resolve, to_tvm
 from relaxc.service.passes import finalize, optimize
@@ -86,15 +90,19 @@ def test_a_size_that_no_argument_tells_stays() -> None:
     assert LiftWorkspaces()(changed).same_as(changed)
 
 
-def test_the_maxima_beside_places_are_planned_on_cuda() -> None:
-    """argmax keeps the maximum of each row, which a kernel may not allocate."""
+@pytest.mark.parametrize("operator", [op.argmax, op.cumsum])
+def test_what_scans_and_places_keep_is_planned_on_cuda(operator: Any) -> None:
+    """The maximum of each row, which a kernel may not allocate, and the sums of parts of one."""
     spec = resolve("cuda-sm90")
     target = to_tvm(spec)
-    optimized = optimize(graph(lambda x: op.argmax(x, axis=1), x=(8, 100)), target, CompileOptions())
+    optimized = optimize(graph(lambda x: operator(x, axis=1), x=(8, 100)), target, CompileOptions())
     scheduled = schedule(optimized.module, spec).module
     assert workspaces(scheduled)
     lowered, memory = finalize(scheduled, target)
     funcs = [func for _, func in lowered.functions_items() if isinstance(func, tirx.PrimFunc)]
     kept = [b for f in funcs if isinstance(f.body, s_tir.SBlockRealize) for b in f.body.block.alloc_buffers]
     assert not [buffer for buffer in kept if buffer.scope() == "global"]
+    assert not [
+        each for f in funcs for each in tir.collect(f.body, tirx.AllocBuffer) if each.buffer.scope() == "global"
+    ]
     assert memory.planned_bytes >= 8 * 4
