@@ -582,3 +582,7 @@ def test_positions_that_a_known_choice_decides_read_a_table(tmp_path: Path) -> N
     ]  # fmt: skip
     weights = {"far": np.array([0, 1, 2, 30, 90]), "near": np.array([True, True, True, False, False])}
     check(write(tmp_path, model(nodes, [value("x", [8, 2])], [value("y", [5, 2])], **weights)))
+
+
+def test_celu_of_any_alpha(tmp_path: Path) -> None:
+    _bundle(tmp_path, [("Celu", ["x"], {"alpha": alpha}) for alpha in (0.5, -0.5, -2.0)], [value("x", [4, 5])])

@@ -31,10 +31,10 @@ def _leaky_relu(node: Node) -> Any:
 
 def exponential_unit(node: Node, x: Any, alpha: float, gamma: float = 1.0, scale: float = 1.0) -> Any:
     """Return `gamma·x` where x > 0, else `gamma·alpha·(exp(x/scale) - 1)`."""
-    scaled = x if scale == 1.0 else node.emit(relax.op.divide(x, scalar(scale, x)))
     # exp of the positive side could overflow, and its inf would be thrown away.
-    negative = node.emit(relax.op.minimum(scaled, scalar(0, x)))
-    curve = node.emit(relax.op.subtract(node.emit(relax.op.exp(negative)), scalar(1, x)))
+    negative = node.emit(relax.op.minimum(x, scalar(0, x)))
+    scaled = negative if scale == 1.0 else node.emit(relax.op.divide(negative, scalar(scale, x)))
+    curve = node.emit(relax.op.subtract(node.emit(relax.op.exp(scaled)), scalar(1, x)))
     curve = node.emit(relax.op.multiply(curve, scalar(alpha * gamma, x)))
     line = x if gamma == 1.0 else node.emit(relax.op.multiply(x, scalar(gamma, x)))
     return relax.op.where(node.emit(relax.op.greater(x, scalar(0, x))), line, curve)
