@@ -24,12 +24,14 @@ from relaxc.schedules.ir.types import (
 )
 
 __all__ = [
+    "analyzer_of",
     "as_int",
     "ceil_div",
     "collect",
     "conditions",
     "flatten",
     "fresh",
+    "from_zero",
     "hidden",
     "index_const",
     "is_if_then_else",
@@ -111,10 +113,23 @@ def substitute(node: Node, values: Mapping[Var, Expr]) -> Any:
 
 def simplify(expr: Expr, extents: Mapping[Var, Size] | None = None) -> Expr:
     """Return `expr` simplified, given that each variable of `extents` runs from 0 up to its extent."""
+    return analyzer_of(extents or {}).simplify(expr)
+
+
+def analyzer_of(extents: Mapping[Var, Size]) -> Analyzer:
+    """Return what knows that each variable of `extents` runs from 0 up to its extent."""
     analyzer = Analyzer()
-    for var, extent in (extents or {}).items():
-        analyzer.bind(var, Range(0, extent))
-    return analyzer.simplify(expr)
+    for var, extent in extents.items():
+        analyzer.bind(var, from_zero(var, extent))
+    return analyzer
+
+
+def from_zero(var: Var, extent: Size) -> Range:
+    """Return the range from 0 up to `extent`, in the type of `var`: where that is 1, the start takes its place."""
+    dtype = str(var.ty.dtype)
+    return Range.from_min_extent(
+        zero(var), tirx.const(extent, dtype) if isinstance(extent, int) else extent.astype(dtype)
+    )
 
 
 def as_int(expr: Size) -> int | None:

@@ -49,7 +49,7 @@ def analyzer_of(func: Any) -> Analyzer:
 
     def thread(node: Any) -> None:
         if node.attr_key == "thread_extent":
-            analyzer.bind(node.node.var, Range(0, node.value), allow_override=True)
+            analyzer.bind(node.node.var, tir.from_zero(node.node.var, node.value), allow_override=True)
 
     def loop(node: Any) -> None:
         analyzer.bind(node.loop_var, Range.from_min_extent(node.min, node.extent), allow_override=True)

@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tvm import tirx
-from tvm.ir import Range
-from tvm.sym import Analyzer
 
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.types import Buffer, Expr, Var
@@ -66,9 +64,7 @@ class Form:
 
 def simplify_where(expr: Expr, bounds: Mapping[Var, int], guards: Sequence[Guard]) -> Expr:
     """Return `expr` simplified, given the extents of its variables and that the guards are as they shall be."""
-    analyzer = Analyzer()
-    for var, extent in bounds.items():
-        analyzer.bind(var, Range(0, extent))
+    analyzer = tir.analyzer_of(bounds)
     with ExitStack() as scopes:
         for guard in guards:
             scopes.enter_context(analyzer.constraint_scope(_condition(guard)))

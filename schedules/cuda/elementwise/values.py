@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from math import inf, isnan
 
 from tvm import tirx
-from tvm.ir import Call, Range
-from tvm.sym import Analyzer
+from tvm.ir import Call
 
 from relaxc.schedules.cuda.common.expression import C_TYPES, SHORT, Unsupported
 from relaxc.schedules.cuda.common.integers import ARITHMETIC, wrapping
@@ -56,9 +55,7 @@ class Values:
         self._axes = bounds
         self._text_of = text_of
         self._fast = fast
-        self._analyzer = Analyzer()
-        for var, extent in bounds.items():
-            self._analyzer.bind(var, Range(0, extent))
+        self._analyzer = tir.analyzer_of(bounds)
 
     def text(self, expr: Expr) -> str:
         """Return the text of `expr`, held as `held` says. Raise Unsupported."""

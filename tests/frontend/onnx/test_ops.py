@@ -586,3 +586,8 @@ def test_positions_that_a_known_choice_decides_read_a_table(tmp_path: Path) -> N
 
 def test_celu_of_any_alpha(tmp_path: Path) -> None:
     _bundle(tmp_path, [("Celu", ["x"], {"alpha": alpha}) for alpha in (0.5, -0.5, -2.0)], [value("x", [4, 5])])
+
+
+def test_a_sequence_of_one_step_reversed(tmp_path: Path) -> None:
+    variants: list[Variant] = [("ReverseSequence", ["x", "l"], {"batch_axis": 1, "time_axis": 0})]
+    _bundle(tmp_path, variants, [value("x", [1, 5, 3])], l=np.ones(5, "int64"))

@@ -43,3 +43,10 @@ def test_what_is_collected_is_what_tvm_walks_through(kinds) -> None:
     tvm_ffi.structural_walk(expr, (kinds, lambda node: found.append(node) or tvm_ffi.structural.WalkResult.ADVANCE))
     assert found
     assert all(one.same_as(other) for one, other in zip(tir.collect(expr, kinds), found, strict=True))
+
+
+def test_a_variable_of_one_value_keeps_its_type() -> None:
+    """TVM puts the start of its range in its place, and compares it with what the type of the variable has."""
+    i, n = tirx.Var("i", "int64"), tirx.Var("n", "int64")
+    chosen = tirx.if_then_else(n <= i, i, n - i)
+    assert str(tir.simplify(chosen - i, {i: tir.index_const(1), n: 5}).ty.dtype) == "int64"

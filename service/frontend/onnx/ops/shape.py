@@ -313,4 +313,4 @@ def _reverse_sequence(node: Node) -> Any:
     # A longer sequence than the tensor is, which only the data decides, is taken for as long.
     most = node.materialize(node.known([shape[time]]))
     lengths = node.emit(relax.op.minimum(node.emit(relax.op.astype(node.tensor(1), "int64")), most))
-    return node.te(topi.reverse_sequence, x, node.emit(relax.op.astype(lengths, "int32")), time, batch)
+    return node.te(topi.reverse_sequence, x, lengths, time, batch)
