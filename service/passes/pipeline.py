@@ -17,6 +17,7 @@ from relaxc.schedules.hardware import Cpu, cpu_of
 from relaxc.schedules.plan import Planner
 from relaxc.service.errors import RelaxcError
 from relaxc.service.passes.fuse.annotate_pads import AnnotatePads
+from relaxc.service.passes.fuse.define_sizes_first import DefineSizesFirst
 from relaxc.service.passes.fuse.keep_unfused import KeepUnfused
 from relaxc.service.passes.fuse.record_fusions import RecordFusions
 from relaxc.service.passes.fuse.sizes_as_shape import SizesAsShape
@@ -340,6 +341,7 @@ def _fuse(job: Job) -> list[Any]:
         relax.transform.AnnotateTIROpPattern(),
         AnnotatePads(),
         relax.transform.FuseOps(),
+        DefineSizesFirst(),
         RecordFusions(job.report),
         SizesAsShape(),
         KeepUnfused(job.unfused),
