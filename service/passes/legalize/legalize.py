@@ -20,8 +20,12 @@ from relaxc.service.passes.legalize.legalize_norms import NORMS
 from relaxc.service.passes.legalize.legalize_places import PLACES
 from relaxc.service.passes.legalize.legalize_powers import POWERS
 from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
+from relaxc.service.passes.legalize.legalize_sampling import SAMPLING
 
-__all__ = ["Legalize", "operators_left"]
+__all__ = ["RULES", "Legalize", "operators_left"]
+
+RULES = COMPARISONS | DIVISION | FUNCTIONS | INDEXING | NORMS | PLACES | POWERS | SAMPLING
+"""Ours for any target, which constants are evaluated by too."""
 
 LATER = frozenset({
     "relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed",
@@ -51,7 +55,7 @@ class Legalize:
         self.raised = raised
         quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
         casts = ROUNDING_CASTS if rounds else CASTS
-        self.rules = COMPARISONS | DIVISION | FUNCTIONS | INDEXING | NORMS | PLACES | POWERS | quantized | casts
+        self.rules = RULES | quantized | casts
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""

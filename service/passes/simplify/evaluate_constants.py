@@ -12,10 +12,9 @@ from tvm.ir import Op
 
 from relaxc.service.passes.common.constants import constant, is_tensor_constant, numpy_dtype
 from relaxc.service.passes.common.rewrite import static_shape, with_functions
-from relaxc.service.passes.legalize.legalize import operators_left
-from relaxc.service.passes.legalize.legalize_indexing import INDEXING
-from relaxc.service.passes.legalize.legalize_norms import NORMS
-from relaxc.service.passes.legalize.legalize_places import PLACES
+from relaxc.service.passes.legalize.legalize import RULES, operators_left
+from relaxc.service.passes.legalize.legalize_casts import CASTS
+from relaxc.service.passes.legalize.legalize_extremes import from_infinity
 from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED
 
 __all__ = ["LARGEST_BYTES", "EvaluateConstants"]
@@ -117,9 +116,8 @@ def _evaluate(bindings: list[relax.VarBinding], wanted: list[Any]) -> dict[Any, 
     module, inputs = _as_function(bindings, wanted)
     with tvm.target.Target(HOST):
         module = relax.transform.DeadCodeElimination()(module)
-        module = relax.transform.LegalizeOps(INDEXING | NORMS | PLACES | QUANTIZED)(
-            relax.transform.DecomposeOpsForInference()(module)
-        )
+        module = relax.transform.DecomposeOpsForInference()(module)
+        module = from_infinity(relax.transform.LegalizeOps(RULES | QUANTIZED | CASTS)(module))
     if operators_left(module):
         return {}
     machine = relax.VirtualMachine(relax.build(module, tvm.target.Target(HOST)), tvm.cpu())

@@ -78,3 +78,9 @@ def test_resampled_tables() -> None:
 )
 def test_the_rest_stays(build: Any) -> None:
     assert_unchanged(graph(build, x=("n", 4)), EvaluateConstants())
+
+
+def test_a_maximum_of_nothing_but_infinities_is_one() -> None:
+    """TVM's own kernel begins with the lowest finite number."""
+    module = graph(lambda x: (x, op.max(constant(np.full((2, 3), -np.inf, "float32")), axis=1)), x=(3,))
+    assert compute(EvaluateConstants()(module), random(3))[1].tolist() == [-np.inf] * 2
