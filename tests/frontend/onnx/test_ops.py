@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tvm import relax
 
 from relaxc.service.errors import UnsupportedModel
 from relaxc.service.frontend import load
+from relaxc.service.frontend.onnx.node import Refused
+from relaxc.service.frontend.onnx.ops.common import scalar
 from relaxc.service.request import ModelFormat
 from tests.frontend.onnx.harness import FLOAT, INT64, check, model, node, run, value, write
 
@@ -586,6 +589,55 @@ def test_positions_that_a_known_choice_decides_read_a_table(tmp_path: Path) -> N
 
 def test_celu_of_any_alpha(tmp_path: Path) -> None:
     _bundle(tmp_path, [("Celu", ["x"], {"alpha": alpha}) for alpha in (0.5, -0.5, -2.0)], [value("x", [4, 5])])
+
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int64")
+
+
+@pytest.mark.sampled("uint8", "int32")
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_are_truncated_after_a_function_of_floats(dtype: str, tmp_path: Path) -> None:
+    """ONNX Runtime adds the bias of Shrink as a float, and takes logarithms of sums as such."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    variants: list[Variant] = [
+        ("Shrink", ["x"], {"bias": bias, "lambd": lambd}) for bias, lambd in ((0.01, 0.5), (-1.0, 2.5), (0.0, -0.5))
+    ]
+    if dtype in ("int32", "int64"):
+        variants += [(op, ["x"], {"axes": [1]}) for op in ("ReduceLogSum", "ReduceL2", "ReduceMean")]
+    _bundle(tmp_path, variants, [value("x", [4, 5], kind)], opset=13, dtype=kind)
+
+
+def test_what_a_dtype_has_no_number_for_is_refused() -> None:
+    x = relax.Var("x", relax.TensorType([2], "uint8"))
+    for number in (0.5, -1, 256):
+        with pytest.raises(Refused, match="the dtype uint8, which has no such number"):
+            scalar(number, x)
+
+
+def test_erf_of_integers(tmp_path: Path) -> None:
+    """ONNX Runtime has no kernel for it."""
+    kind = TensorProto.INT32
+    made = model([node("Erf", ["x"], ["y"])], [value("x", [4], kind)], [value("y", [4], kind)], opset=11)
+    imported = load(write(tmp_path, made), ModelFormat.ONNX)
+    assert run(imported, {"x": np.array([-7, 0, 1, 9], "int32")})["y"].tolist() == [-1, 0, 0, 1]
+
+
+def test_log_sum_exp_of_integers_is_refused(tmp_path: Path) -> None:
+    made = model([node("ReduceLogSumExp", ["x"], ["y"])], [value("x", [4], INT64)], [value("y", [1], INT64)])
+    with pytest.raises(UnsupportedModel, match=r"ReduceLogSumExp .*truncates each exponential"):
+        load(write(tmp_path, made), ModelFormat.ONNX)
+
+
+def test_bools_are_added_by_or_and_multiplied_by_and(tmp_path: Path) -> None:
+    held = {"i": np.array([3, 0, 1, 3, 3]), "j": np.array([[3], [0], [1], [3], [3]])}
+    held |= {"d": np.array([0, 1, 0, 1, 0], bool), "u": np.array([0, 1, 1, 0, 1], bool)}
+    variants: list[Variant] = [
+        (op, [data, index, updates], {"reduction": reduction})
+        for op, index in (("ScatterElements", "i"), ("ScatterND", "j"))
+        for data, updates in (("x", "u"), ("d", "z"), ("d", "u"))
+        for reduction in ("none", "add", "mul")
+    ]
+    _bundle(tmp_path, variants, [value("x", [5], BOOL), value("z", [5], BOOL)], dtype=BOOL, opset=18, **held)
 
 
 def test_a_sequence_of_one_step_reversed(tmp_path: Path) -> None:

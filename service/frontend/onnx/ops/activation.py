@@ -8,7 +8,7 @@ from tvm import relax
 
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused
-from relaxc.service.frontend.onnx.ops.common import aligned, full_precision, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.common import aligned, full_precision, is_integer, reshaped, scalar
 from relaxc.service.frontend.onnx.ops.registry import op
 
 __all__ = ["exponential_unit", "hard_sigmoid", "softplus"]
@@ -121,9 +121,14 @@ def _swish(node: Node) -> Any:
 
 @op("Shrink")
 def _shrink(node: Node) -> Any:
-    """`x - bias` above lambd, `x + bias` below -lambd, 0 between."""
-    x = node.tensor(0)
+    """`x - bias` above lambd, `x + bias` below -lambd, 0 between; integers are truncated last."""
     bias, limit = node.attr("bias", 0.0), node.attr("lambd", 0.5)
+    if is_integer(node.dtype(0)):
+        return full_precision(node, lambda x: _shrunk(node, x, bias, limit), node.tensor(0))
+    return _shrunk(node, node.tensor(0), bias, limit)
+
+
+def _shrunk(node: Node, x: Any, bias: float, limit: float) -> Any:
     down = node.emit(relax.op.subtract(x, scalar(bias, x)))
     up = node.emit(relax.op.add(x, scalar(bias, x)))
     low = node.emit(relax.op.where(node.emit(relax.op.less(x, scalar(-limit, x))), up, scalar(0, x)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 from tvm import relax
 
 from relaxc.service.errors import ModelMalformed
@@ -45,8 +47,13 @@ def is_low_precision(dtype: str) -> bool:
 
 
 def scalar(value: float | int | bool, like: Any) -> Any:
-    """Return a constant of rank 0 with the dtype of an expression."""
-    return relax.const(value, dtype_of(like))
+    """Return a constant of rank 0 with the dtype of an expression. Raise Refused where that has no such number."""
+    dtype = dtype_of(like)
+    if is_integer(dtype):
+        limits = ml_dtypes.iinfo(Node.numpy_dtype(dtype))
+        if not limits.min <= value <= limits.max or value != math.floor(value):
+            raise Refused(f"{value} in the dtype {dtype}, which has no such number")
+    return relax.const(value, dtype)
 
 
 def cast(expression: Any, dtype: str) -> Any:
@@ -65,11 +72,11 @@ def through_float8(node: Node, x: Any, dtype: str) -> Any:
 
 
 def full_precision(node: Node, function: Callable[..., Any], *tensors: Any) -> Any:
-    """Return `function` of tensors in fp32 when they are fp16 or bf16, its result cast back."""
+    """Return `function` of tensors in fp32 when they are fp16 or bf16, in float64 when integers, cast back."""
     dtype = dtype_of(tensors[0])
-    if not is_low_precision(dtype):
+    if not is_low_precision(dtype) and not is_integer(dtype):
         return function(*tensors)
-    wide = [node.emit(cast(tensor, "float32")) for tensor in tensors]
+    wide = [node.emit(cast(tensor, "float64" if is_integer(dtype) else "float32")) for tensor in tensors]
     return cast(node.emit(function(*wide)), dtype)
 
 

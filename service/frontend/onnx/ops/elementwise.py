@@ -39,7 +39,6 @@ _UNARY = {
     "Ceil": relax.op.ceil,
     "Cos": relax.op.cos,
     "Cosh": relax.op.cosh,
-    "Erf": relax.op.erf,
     "Exp": relax.op.exp,
     "Floor": relax.op.floor,
     "Log": relax.op.log,
@@ -76,6 +75,12 @@ def _register_unary(name: str, function: Callable[..., Any]) -> None:
 
 def _register_binary(name: str, function: Callable[..., Any]) -> None:
     op(name)(lambda node: function(*aligned(node, node.tensor(0), node.tensor(1))))
+
+
+@op("Erf")
+def _erf(node: Node) -> Any:
+    x = node.tensor(0)
+    return full_precision(node, relax.op.erf, x) if is_integer(node.dtype(0)) else relax.op.erf(x)
 
 
 for _name, _function in _UNARY.items():

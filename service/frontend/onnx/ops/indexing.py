@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -109,20 +110,26 @@ _REDUCTION = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max":
 def _scatter_elements(node: Node) -> Any:
     axis = node.attr("axis", 0) % node.rank(0)
     indices = node.emit(cast(from_start(node, 1, node.shape(0)[axis]), "int64"))
-    return relax.op.scatter_elements(node.tensor(0), indices, node.tensor(2), axis, _reduction(node))
+    return _scattered(node, relax.op.scatter_elements, indices, axis)
 
 
 @op("ScatterND")
 def _scatter_nd(node: Node) -> Any:
     indices = _coordinates(node, 1, node.shape(0)[: _depth(node, 1)])
-    return relax.op.scatter_nd(node.tensor(0), indices, node.tensor(2), _reduction(node))
+    return _scattered(node, relax.op.scatter_nd, indices)
 
 
-def _reduction(node: Node) -> str:
-    name = node.attr("reduction", "none")
+def _scattered(node: Node, scatter: Callable[..., Any], indices: Any, *axis: int) -> Any:
+    """Bools, as bytes, are added by or, and multiplied by and, as in numpy and ONNX Runtime."""
+    name, x, updates = node.attr("reduction", "none"), node.tensor(0), node.tensor(2)
     if name not in _REDUCTION:
         raise Refused(f"reduction={name}")
-    return _REDUCTION[name]
+    reduction = _REDUCTION[name]
+    if node.dtype(0) != "bool" or reduction == "update":
+        return scatter(x, indices, updates, *axis, reduction)
+    x, updates = (node.emit(cast(each, "uint8")) for each in (x, updates))
+    reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
+    return cast(node.emit(scatter(x, indices, updates, *axis, reduction)), "bool")
 
 
 @op("NonZero")

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
-from relaxc.service.frontend.onnx.ops.common import cast, is_float, is_integer, is_low_precision, scalar
+from relaxc.service.frontend.onnx.ops.common import cast, full_precision, is_float, is_integer, is_low_precision, scalar
 from relaxc.service.frontend.onnx.ops.registry import op
 
 __all__ = ["highest", "lowest", "lp_norm"]
@@ -31,17 +31,17 @@ def _square(node: Node, x: Any) -> Any:
 
 def _l2(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
     total = node.emit(relax.op.sum(node.emit(_square(node, x)), axes, keep))
-    if not is_integer(dtype_of(total)):
-        return relax.op.sqrt(total)
-    return cast(node.emit(relax.op.sqrt(node.emit(cast(total, "float64")))), dtype_of(x))
+    return full_precision(node, relax.op.sqrt, total)
 
 
 def _log_sum(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
-    return relax.op.log(node.emit(relax.op.sum(x, axes, keep)))
+    return full_precision(node, relax.op.log, node.emit(relax.op.sum(x, axes, keep)))
 
 
 def _log_sum_exp(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
     """`max + log Σ exp(x - max)`, which does not overflow."""
+    if is_integer(dtype_of(x)):
+        raise Refused("integers, of which ONNX Runtime truncates each exponential")
     high = node.emit(_max(node, x, axes, True))
     # Where all are -inf, or one is inf, that is the result, and nothing may be subtracted from it.
     finite = node.emit(relax.op.isfinite(high))
@@ -52,10 +52,7 @@ def _log_sum_exp(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
 
 
 def _mean(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
-    if not is_integer(dtype_of(x)):
-        return relax.op.mean(x, axes, keep)
-    wide = node.emit(relax.op.mean(node.emit(cast(x, "float64")), axes, keep))
-    return cast(wide, dtype_of(x))
+    return full_precision(node, lambda x: relax.op.mean(x, axes, keep), x)
 
 
 def _extreme(function: Callable[..., Any], select: Callable[..., Any], worst: float) -> Reduce:
@@ -105,7 +102,7 @@ _EXACT = {"ReduceMax", "ReduceMin"}
 _ALONE: dict[str, Callable[[Node, Any], Any]] = {
     "ReduceL1": lambda node, x: relax.op.abs(x),
     "ReduceL2": lambda node, x: relax.op.abs(x),
-    "ReduceLogSum": lambda node, x: relax.op.log(x),
+    "ReduceLogSum": lambda node, x: full_precision(node, relax.op.log, x),
     "ReduceSumSquare": _square,
 }
 
