@@ -292,7 +292,7 @@ def _taken(reference: Run, drawn: Arrays) -> tuple[Arrays, Arrays]:
     except ModelError:
         integers = {name: value for name, value in drawn.items() if value.dtype.kind in "iub"}
         for others in (
-            {name: np.maximum(value, 1).astype(value.dtype) for name, value in integers.items()},
+            {name: np.asarray(np.maximum(value, 1), value.dtype) for name, value in integers.items()},
             {name: np.zeros_like(value) for name, value in integers.items()},
         ):
             with suppress(ModelError):

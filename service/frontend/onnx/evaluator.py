@@ -24,19 +24,21 @@ def evaluator(model: Any) -> Any:
 def evaluated(model: Any, cause: Exception) -> Reference:
     """Return what runs a model in the evaluator, as ONNX Runtime refuses it for `cause`.
 
-    Raise ModelMalformed where the evaluator does not take it either; a run raises UnsupportedModel where it fails, by
-    whatever exception: that says nothing of the model.
+    Raise ModelMalformed where the evaluator does not take it either; a run raises UnsupportedModel where it fails. Both
+    by whatever exception of its own: that says nothing of the model. What it gives as numbers are arrays of rank 0.
     """
+    import numpy as np
+
     try:
         run_all = evaluator(model)
-    except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+    except Exception as error:
         refused = f"ONNX Runtime refuses the model: {one_line(cause)}"
         raise ModelMalformed(refused, remedy=UNVERIFIED) from error
     names = list(run_all.output_names)
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return dict(zip(names, run_all.run(None, dict(inputs)), strict=True))
+            return {name: np.asarray(value) for name, value in zip(names, run_all.run(None, dict(inputs)), strict=True)}
         except Exception as error:
             told = f"no reference runs the model: {one_line(cause)}; the ONNX project's evaluator: {one_line(error)}"
             raise UnsupportedModel(told, remedy=UNVERIFIED) from error

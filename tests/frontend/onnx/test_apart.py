@@ -58,3 +58,12 @@ def test_a_model_in_which_it_dies_is_verified_where_it_lives(op: str, tmp_path: 
     assert found["passed"]
     got = session(b=np.array([True, False, True, False]))["y"].tolist()
     assert got == ([LEAST, -5] * 2 if op == "Div" else [0] * 4)
+
+
+def test_a_divisor_of_rank_0_is_drawn_otherwise_as_an_array(tmp_path: Path) -> None:
+    """0 is drawn for it first, at which ONNX Runtime stops."""
+    scalars = [value(name, [], TensorProto.INT32) for name in ("a", "b")]
+    made = model([node("Div", ["a", "b"], ["y"])], scalars, [value("y", [], TensorProto.INT32)])
+    compiler.run(compiler.prepare(write(tmp_path, made), target="x86-64-v3"), tmp_path, lambda event: None)
+    found: Any = load(tmp_path / "model.so").manifest.verification
+    assert found["passed"]

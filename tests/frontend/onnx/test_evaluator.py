@@ -80,3 +80,12 @@ def test_without_a_comparison_a_model_compiles_that_no_reference_runs(
     request = compiler.prepare(path, target="x86-64-v3", options=CompileOptions(verify=False))
     compiler.run(request, tmp_path, lambda event: None)
     assert "index 96 is out of bounds" in str(relaxc.load(tmp_path / "model.so").manifest.verification)
+
+
+def test_its_numbers_are_arrays(tmp_path: Path) -> None:
+    scalars = [value(name, [], TensorProto.INT32) for name in ("a", "b")]
+    run = evaluated(
+        model([node("Div", ["a", "b"], ["y"])], scalars, [value("y", [], TensorProto.INT32)]), TypeError("no kernel")
+    )
+    found = run({"a": np.array(7, "int32"), "b": np.array(2, "int32")})["y"]
+    assert isinstance(found, np.ndarray) and found.shape == () and found.dtype == "int32" and found == 3
