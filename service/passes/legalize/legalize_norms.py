@@ -125,6 +125,33 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return relax.op.reshape(normalized, sizes)
 
 
+def _rms_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """`x / √(Σ x² / n + ε) · gamma`: TVM's own, but of float64, which that rounds to float32."""
+    if str(call.ty.dtype) != "float64":
+        return call.op.get_attr("FLegalize")(builder, call)
+    axes, epsilon = axes_of(call), tirx.const(float(call.attrs.epsilon), "float64")
+
+    def compute(data: te.Tensor, gamma: te.Tensor) -> te.Tensor:
+        kept = [i for i in range(len(data.shape)) if i not in axes]
+        over = [te.reduce_axis((0, data.shape[i]), f"k{i}") for i in axes]
+        count = math.prod((data.shape[i] for i in axes), start=tirx.const(1, "int64")).astype("float64")
+
+        def square(*group: Any) -> Any:
+            at = dict(zip(kept, group, strict=True)) | dict(zip(axes, over, strict=True))
+            x = data(*(at[i] for i in range(len(data.shape))))
+            return te.sum(x * x, axis=over)
+
+        squares = te.compute([data.shape[i] for i in kept], square, name="rms_norm_squares")
+
+        def output(*at: Any) -> Any:
+            scale = tirx.rsqrt(squares(*(at[i] for i in kept)) / count + epsilon)
+            return data(*at) * scale * gamma(*(at[i] for i in axes))
+
+        return te.compute(data.shape, output, name="rms_norm")
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="rms_norm", primfunc_attrs=OUT_FUSABLE)
+
+
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """`exp(x - max) * (1 / Σ exp(x - max))`: one division a row, of a sum that is at least 1."""
     axis = int(call.attrs.axis) % call.args[0].ty.ndim
@@ -157,5 +184,6 @@ NORMS: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.instance_norm": _instance_norm,
     "relax.nn.group_norm": _group_norm,
+    "relax.nn.rms_norm": _rms_norm,
     "relax.nn.softmax": _softmax,
 }

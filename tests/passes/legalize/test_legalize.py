@@ -160,6 +160,14 @@ def test_norms_of_other_dtypes(dtype: str) -> None:
     np.testing.assert_allclose(got.astype("float64"), want, atol=tolerance)
 
 
+@pytest.mark.parametrize("axes", [[-1], [1, 2]])
+def test_norms_by_the_square_keep_the_digits_of_float64(axes: list[int]) -> None:
+    x, gamma = random(2, 3, 6, dtype="float64"), random(*[3, 6][-len(axes) :], dtype="float64")
+    module = graph(lambda x: op.nn.rms_norm(x, constant(gamma, "float64"), axes, 0.01), x=("float64", (2, 3, 6)))
+    want = x / np.sqrt((x * x).mean(tuple(axes), keepdims=True) + 0.01) * gamma
+    np.testing.assert_allclose(compute(module, x)[0], want, rtol=1e-14)
+
+
 def softmax(x: Any, axis: int) -> Any:
     with np.errstate(invalid="ignore"):
         power = np.exp(x - x.max(axis, keepdims=True))
