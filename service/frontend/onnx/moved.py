@@ -14,6 +14,18 @@ __all__ = ["MOVEMENT", "graphs", "moved"]
 _RESULT_SCALE = {"QLinearConv": 6, "QLinearMatMul": 6}
 """Operator on codes → which input is the scale that it quantizes its result with."""
 
+_MICROSOFT = "com.microsoft"
+_RESULT_SCALE |= {
+    f"{_MICROSOFT}::{name}": at
+    for at, names in {
+        0: ["QLinearConcat"],
+        3: ["QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"],
+        6: ["QLinearAdd", "QLinearMul"],
+        7: ["QGemm"],
+    }.items()
+    for name in names
+}
+
 _QUANTIZES = ("QuantizeLinear", "DynamicQuantizeLinear")
 
 MOVEMENT = frozenset(
@@ -90,8 +102,9 @@ def _quantizations_moved(model: Any, seed: int, by: float, noise: Noise) -> Any 
         exact |= {tensor.name for tensor in getattr(holder, "initializer", ())}
         nodes: list[Any] = []
         for node in list(holder.node):
-            decided = all(name in exact for name in node.input)
-            if decided and node.domain in ("", "ai.onnx") and node.op_type in _EXACT | {"Constant"}:
+            # ONNX says what its operators are of exact values, and nobody in which order those of a domain round.
+            decided = node.domain in ("", "ai.onnx") and all(name in exact for name in node.input)
+            if decided and node.op_type in _EXACT | {"Constant"}:
                 exact.update(node.output)
             made = [node] if decided else _moved(node, count, by, float(seed + 1 + count), opset, numbers)
             count += len(made) > 1
@@ -110,19 +123,18 @@ def _moved(node: Any, index: int, by: float, seed: float, opset: int, noise: Noi
     from onnx import helper
 
     name = f"relaxc_moved_{index}"
-    if node.domain not in ("", "ai.onnx"):
-        return [node]
-    if node.op_type in _RESULT_SCALE:
-        at = _RESULT_SCALE[node.op_type]
+    kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+    at = _RESULT_SCALE.get(kind, len(node.input))
+    if at < len(node.input) and node.input[at]:
         before = _times(node.input[at], name, by, seed)
         node.input[at] = name
         return [*before, node]
-    if node.op_type == "DynamicQuantizeLinear":
+    if kind == "DynamicQuantizeLinear":
         result, scale, zero = node.output
         node.output[0] = f"{name}_unmoved"
         again = helper.make_node("QuantizeLinear", [name, scale, zero], [result])
         return [node, *_near(again, node.input[0], index, by, seed, opset, noise), again]
-    if node.op_type == "QuantizeLinear":
+    if kind == "QuantizeLinear":
         before = _near(node, node.input[0], index, by, seed, opset, noise)
         node.input[0] = name
         return [*before, node]

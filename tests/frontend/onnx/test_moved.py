@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from relaxc.service import compiler
 from relaxc.service.frontend import Move, moved_reference, reference
 from relaxc.service.request import ModelFormat
+from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 
 UINT8 = TensorProto.UINT8
@@ -144,3 +146,41 @@ def test_values_move_anew_in_each_run_and_sizes_stay(tmp_path: Path) -> None:
 def test_values_of_an_old_opset_do_not_move(tmp_path: Path) -> None:
     path = write(tmp_path, model([node("Relu", ["x"], ["y"])], [value("x", [4])], [value("y", [4])], opset=7))
     assert moved_reference(path, ModelFormat.ONNX, Move.VALUES, seed=0, by=1e-4) is None
+
+
+def _of_a_domain(op: str) -> Any:
+    """Codes of a float, times themselves or added: with these scales every other one is half a step."""
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node(op, ["q", "s", "z", "q", "s", "z", "o", "z"], ["y"], domain="com.microsoft"),
+    ]
+    held: dict[str, Any] = {
+        "s": np.float32(0.25),
+        "z": np.uint8(3),
+        "o": np.float32(0.125 if op == "QLinearMul" else 1),
+    }
+    return model(nodes, [value("x", [64, 50])], [value("y", [64, 50], UINT8)], **held)
+
+
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_nobody_says_how_operators_of_a_domain_round(op: str, tmp_path: Path) -> None:
+    path = write(tmp_path, _of_a_domain(op))
+    moved = moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-4)
+    assert moved is not None
+    x = X[:64]
+    plain = reference(path, ModelFormat.ONNX)({"x": x})["y"].astype(int)
+    apart = [np.abs(moved({"x": x})["y"].astype(int) - plain) for _ in range(4)]
+    assert max(each.max() for each in apart) == 1
+
+
+def test_a_tie_of_such_an_operator_is_no_wrong_number(tmp_path: Path) -> None:
+    """One of 4096 values is half a step, to the last digit."""
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("QLinearMul", ["q", "s", "z", "q", "s", "z", "o", "z"], ["y"], domain="com.microsoft"),
+    ]
+    held: dict[str, Any] = {"s": np.float32(0.25), "z": np.uint8(131), "o": np.float32(0.3)}
+    made = model(nodes, [value("x", [64, 64])], [value("y", [64, 64], UINT8)], **held)
+    compiler.run(compiler.prepare(write(tmp_path, made), target="x86-64-v3"), tmp_path, lambda event: None)
+    found: Any = load(tmp_path / "model.so").manifest.verification
+    assert found["passed"] and found["outputs"][0]["moved"]
