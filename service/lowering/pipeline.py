@@ -21,6 +21,7 @@ from relaxc.service.lowering.keep_infinite import KeepInfinite
 from relaxc.service.lowering.keep_nan import KeepNan
 from relaxc.service.lowering.prefetch import InsertPrefetches
 from relaxc.service.lowering.same_integers import SameIntegers
+from relaxc.service.lowering.sink_locals import SinkLocals
 from relaxc.service.lowering.stack import KeepTilesOnStack
 from relaxc.service.lowering.text_kernels import lower_text_kernels, split_text_kernels
 from relaxc.service.lowering.truncate_quotients import TruncateQuotients
@@ -82,6 +83,7 @@ def _is_for_cpus(module: Any) -> bool:
 def _list() -> list[Any]:
     return [
         KeepInfinite(),  # ours, before all that simplifies
+        SinkLocals(),  # ours
         # Blocks and their buffers become plain loops
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerCrossThreadReduction(),
