@@ -150,7 +150,7 @@ def test_an_exception_of_the_listener_comes_through_and_ends_the_compile(model: 
 
 
 _WAITS = """
-import sys, time, service
+import sys, time, relaxc
 def listen(event):
     print("started", flush=True)
     time.sleep(600)
