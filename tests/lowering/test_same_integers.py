@@ -12,7 +12,7 @@ from tests.frontend.onnx.harness import model, node, value, write
 
 
 def test_a_convolution_whose_rest_is_of_another_width_compiles(tmp_path: Path) -> None:
-    """Of 129 columns in strips of 13, under a batch that only a call knows."""
+    """Copy 129 columns in strips of 13, under a batch that only a call knows."""
     rng = np.random.default_rng(0)
     w = rng.standard_normal((1, 1, 1, 16)).astype("float32")
     nodes = [node("Pad", ["x", "pads"], ["p"], mode="reflect"), node("Conv", ["p", "w"], ["y"], strides=[1, 2])]

@@ -20,7 +20,7 @@ from relaxc.service.frontend.onnx.noise import dtypes_of
 __all__ = ["SessionApart", "may_die"]
 
 _INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 12, 13))
-"""Of onnx.TensorProto.DataType."""
+"""Integer element types (onnx.TensorProto.DataType)."""
 
 
 def may_die(model: Any) -> bool:

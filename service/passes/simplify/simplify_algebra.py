@@ -161,7 +161,7 @@ def _dropout(call: relax.Call, scope: Scope) -> relax.Expr | None:
 
 
 def _concat(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    """Of one part it is that; parts of no elements are left out."""
+    """Leave out parts of no elements; one part alone is the result."""
     fields = scope.value(call.args[0])
     if not isinstance(fields, relax.Tuple):
         return None

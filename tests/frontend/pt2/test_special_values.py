@@ -83,7 +83,7 @@ QUOTIENTS: Operators = {
 
 
 EITHER_ZERO = ("maximum", "minimum", "round", "softshrink", "elu", "tanh")
-"""Whose 0 has another sign than torch's."""
+"""Operators that may return a 0 of another sign than torch's."""
 
 
 def _floats(dtype: torch.dtype) -> list[float]:
