@@ -17,6 +17,7 @@ from relaxc.service.jobs.database.rows import JobKind, JobRow
 from relaxc.service.jobs.job import State
 from relaxc.service.jobs.objects.allowance import Watched
 from relaxc.service.jobs.queue.retention import METRIC
+from relaxc.service.jobs.scrub import METRIC as SCRUBBED
 from relaxc.service.jobs.workers.fleet import Worker
 
 __all__ = ["Metrics"]
@@ -112,6 +113,12 @@ class _OfBackend(Collector):
             disk.add_metric([], size)
             yield disk
         yield from self._retention()
+        scrubbed = CounterMetricFamily(
+            SCRUBBED, "What was hashed anew to find rotten bytes (docs/retention.md).", labels=["kind", "state"]
+        )
+        for labels, count in self._backend.scrub.counts.items():
+            scrubbed.add_metric(labels, count)
+        yield scrubbed
         up = GaugeMetricFamily("relaxc_database_up", "Whether the database answers.")
         try:
             depth, sizes, watched = self._depth(), self._backend.database.sizes(), self._backend.allowance.watched()

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +17,25 @@ from relaxc.service.artifact.key import Key
 from relaxc.service.errors import ArtifactCorrupt
 from relaxc.service.request import canonical_json
 
-__all__ = ["ENTRY_FILE", "Entry", "Explanation", "Opened", "StoredFile", "StoredKey", "is_digest", "sha256_of"]
+__all__ = [
+    "ENTRY_FILE",
+    "Entry",
+    "Explanation",
+    "Opened",
+    "StoredFile",
+    "StoredKey",
+    "identity_of",
+    "is_digest",
+    "known_sha256",
+    "remember",
+    "sha256_of",
+]
 
 ENTRY_FILE = "entry.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_MOST_KNOWN = 10_000
+_KNOWN: dict[tuple[int, ...], str] = {}
+"""The SHA-256 of files that this process has read, by their identity."""
 
 
 def is_digest(text: str) -> bool:
@@ -32,6 +47,29 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def identity_of(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced or written to; what rots on the disk changes without it."""
+    seen = path.stat()
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def known_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, which this process reads once until its identity changes."""
+    identity = identity_of(path)
+    found = _KNOWN.get(identity)
+    if found is None:
+        found = sha256_of(path)
+        remember(identity, found)
+    return found
+
+
+def remember(identity: tuple[int, ...], sha256: str) -> None:
+    """Spare `known_sha256` the reading of a file whose bytes this process has hashed, or written and hashed."""
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[identity] = sha256
 
 
 def _load(path: Path) -> Fields:
@@ -101,6 +139,13 @@ class Entry:
     def size_bytes(self) -> int:
         """The size of all files."""
         return sum(file.size_bytes for file in self.files)
+
+    def check(self, sha256: Callable[[Path], str] = known_sha256) -> Entry:
+        """Return itself. Raise ArtifactCorrupt where a file has other bytes than it was put with."""
+        wrong = [file.name for file in self.files if sha256(self.folder / file.name) != file.sha256]
+        if wrong:
+            raise ArtifactCorrupt(f"artifact {self.digest} is damaged: {', '.join(wrong)}", digest=self.digest)
+        return self
 
     def to_json(self) -> str:
         """Return the file that describes the folder, in it."""

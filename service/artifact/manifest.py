@@ -19,6 +19,7 @@ from relaxc.service.request import TargetSpec, canonical_json
 from relaxc.service.signature import Signature
 
 __all__ = [
+    "BLOCKS_SECTION",
     "FORMAT",
     "MANIFEST_SECTION",
     "WEIGHTS_SECTION",
@@ -27,6 +28,7 @@ __all__ = [
     "WeightsTable",
     "check_code",
     "code_extent",
+    "digest_of",
     "weights_extent",
 ]
 
@@ -35,6 +37,7 @@ FORMAT = 1
 
 MANIFEST_SECTION = ".relaxc.manifest"
 WEIGHTS_SECTION = ".relaxc.weights"
+BLOCKS_SECTION = ".relaxc.blocks"
 
 _MAX_BYTES = 64 << 20
 _NOT_VERIFIED = "not verified: "
@@ -79,8 +82,8 @@ class Requires:
 class Manifest:
     """All that a file says of itself; equal requests give equal manifests, so no time, host or date is in it.
 
-    `digests` holds SHA-256 of `model`, `options`, `tuning`, and of `code`: what the dynamic loader maps of the file,
-    so that a damaged one is refused before it is loaded (`code.N` is the library of part N). `versions` those of
+    `digests` holds SHA-256 of `model`, `options`, `tuning`, and of `code`: what the dynamic loader maps of the file
+    (`code.N` is the library of part N). `relaxc.service.artifact.blocks` has those of every byte. `versions` those of
     relaxc, tvm, tvm_ffi, llvm and the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the
     optimizer's report. `verification` is a report with `passed`, or `not verified: REASON`. `command` rebuilds the
     file. Of an artifact for several GPUs all this is of the first part, which is the file's own code, but `weights`,
@@ -233,11 +236,12 @@ def check_code(path: Path, manifest: Manifest, place: int) -> None:
     wanted = manifest.digests.get(f"code.{place}" if place else "code")
     if wanted is None:
         return
-    if (loaded_digest(path) if extent is None else _digest_of(path, *extent)) != wanted:
+    if (loaded_digest(path) if extent is None else digest_of(path, *extent)) != wanted:
         raise ArtifactCorrupt(f"{path} is damaged: its code has another digest than its manifest says", path=str(path))
 
 
-def _digest_of(path: Path, offset: int, size_bytes: int) -> str:
+def digest_of(path: Path, offset: int, size_bytes: int) -> str:
+    """Return the SHA-256 of these bytes of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         file.seek(offset)

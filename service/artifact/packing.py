@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from relaxc.service.artifact.blocks import blocks_section, seal
 from relaxc.service.artifact.elf import NewSection, append_sections, loaded_digest
 from relaxc.service.artifact.entry import sha256_of
 from relaxc.service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
@@ -128,20 +129,27 @@ def _pack(
     """As `pack`; takes the weights out of `weights` as it writes them."""
     table = table_of(weights)
 
-    def data(name: str) -> memoryview:
-        return _bytes_of(weights.pop(name))
+    def write_weights(file: BinaryIO) -> None:
+        nonlocal table
+        hashing = _Hashing(file)
+        write_image(hashing, table.tensors, lambda name: _bytes_of(weights.pop(name)))  # type: ignore[arg-type]  # RawIOBase is no BinaryIO to typeshed
+        table = replace(table, sha256=hashing.sha256.hexdigest())
 
-    files, added = [out], list(sections)
+    def write_manifest(file: BinaryIO) -> None:
+        file.write(replace(manifest, weights=table, digests=digests).to_json().encode())
+
+    files, added, sidecar = [out], list(sections), None
     if table.size_bytes <= embed_max_bytes:
-        added += [NewSection(WEIGHTS_SECTION, _PAGE, lambda file: write_image(file, table.tensors, data))]
+        added += [NewSection(WEIGHTS_SECTION, _PAGE, write_weights)]
     else:
         sidecar = out.with_suffix(_BESIDE)
-        table = _write_sidecar(sidecar, table, data)
+        with sidecar.open("wb") as beside:
+            write_weights(beside)
+        table = replace(table, file=sidecar.name)
         files.append(sidecar)
     digests = {**manifest.digests, "code": loaded_digest(library)}
-    text = replace(manifest, weights=table, digests=digests).to_json().encode()
-    added.append(NewSection(MANIFEST_SECTION, 8, lambda file: _write_all(file, text)))
-    append_sections(library, out, added)
+    append_sections(library, out, [*added, NewSection(MANIFEST_SECTION, 8, write_manifest), blocks_section(sidecar)])
+    seal(out, sidecar)
     return files
 
 
@@ -175,7 +183,7 @@ def table_of(weights: Mapping[str, Any]) -> WeightsTable:
 
 
 class _Hashing(io.RawIOBase):
-    """A file that is hashed while it is written."""
+    """Hashes what is written to a file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -184,17 +192,6 @@ class _Hashing(io.RawIOBase):
     def write(self, block: Any) -> int:
         self.sha256.update(block)
         return self.file.write(block)
-
-
-def _write_sidecar(path: Path, table: WeightsTable, data: Callable[[str], memoryview]) -> WeightsTable:
-    with path.open("wb") as file:
-        hashing = _Hashing(file)
-        write_image(hashing, table.tensors, data)  # type: ignore[arg-type]  # RawIOBase is no BinaryIO to typeshed
-    return WeightsTable(table.tensors, path.name, hashing.sha256.hexdigest(), table.size_bytes)
-
-
-def _write_all(file: BinaryIO, text: bytes) -> None:
-    file.write(text)
 
 
 def _bytes_of(tensor: Any) -> memoryview:

@@ -36,7 +36,9 @@ from relaxc.service.artifact.entry import (
     Opened,
     StoredFile,
     StoredKey,
+    identity_of,
     is_digest,
+    remember,
     sha256_of,
 )
 from relaxc.service.artifact.key import Key
@@ -79,7 +81,7 @@ class Store:
     # Finding
 
     def lookup(self, key: Key) -> Entry | None:
-        """Return the artifact of this key, or None. A hit counts as a use; sizes are checked, contents are not."""
+        """Return the artifact of this key, or None. A hit counts as a use, and what it hit is whole."""
         path = self._key_path(key.digest)
         try:
             stored = StoredKey.read(path)
@@ -87,17 +89,29 @@ class Store:
             path.unlink(missing_ok=True)
             return None
         try:
-            entry = self._used(stored.artifact)
+            with self.open(stored.artifact) as opened:
+                entry = opened.entry
         except (ArtifactNotFound, ArtifactCorrupt):
             path.unlink(missing_ok=True)
             return None
         return replace(entry, build=stored.build, keys=(stored,))
 
     def open(self, digest: str) -> Opened:
-        """Return the artifact with this digest, safe from removal until it is closed. Takes the same time for any size.
+        """Return the artifact with this digest, safe from removal until it is closed; a process hashes it once.
 
-        Raise ArtifactNotFound, also for what is no digest, and ArtifactCorrupt when a file's size is wrong.
+        Raise ArtifactNotFound, also for what is no digest, and ArtifactCorrupt, after which it is removed.
         """
+        opened = self._open(digest)
+        try:
+            opened.entry.check()
+        except ArtifactCorrupt:
+            opened.close()
+            self._remove_damaged(digest)
+            raise
+        return opened
+
+    def _open(self, digest: str) -> Opened:
+        """Do as `open`, but for the contents, which nothing is asked of."""
         handle = hold_folder(self._folder(digest), exclusive=False) if is_digest(digest) else None
         if handle is None:
             raise ArtifactNotFound(f"there is no artifact {digest}", digest=digest)
@@ -130,27 +144,32 @@ class Store:
         self.use(digest)
         return Entry.read(self._folder(digest))
 
-    def _used(self, digest: str) -> Entry:
-        with self.open(digest) as opened:
-            return opened.entry
-
     def verify(self, digest: str) -> Entry:
-        """Return the artifact with this digest, every byte hashed; raises and removes it when one is wrong."""
+        """Return the artifact with this digest, every byte hashed anew; raises and removes it when one is wrong."""
         try:
             return self._checked(digest)
         except ArtifactCorrupt:
             with held(self._placing(digest)):  # who was putting an equal one has done so, and that one stays
                 return self._checked(digest, or_remove=True)
 
+    def scrub(self) -> Iterator[tuple[Entry, ArtifactCorrupt | None]]:
+        """Hash every artifact anew; yield each with what is wrong of it, after which it is removed."""
+        for entry in self._entries():
+            try:
+                yield self.verify(entry.digest), None
+            except ArtifactCorrupt as error:
+                yield entry, error
+            except ArtifactNotFound:  # removed meanwhile
+                continue
+
     def _checked(self, digest: str, *, or_remove: bool = False) -> Entry:
-        with self.open(digest) as opened:
-            entry = opened.entry
-            wrong = [file.name for file in entry.files if sha256_of(entry.folder / file.name) != file.sha256]
-        if wrong and or_remove:
-            remove_folder(self._folder(digest), self._staging)
-        if wrong:
-            raise ArtifactCorrupt(f"artifact {digest} is damaged: {', '.join(wrong)}", digest=digest)
-        return entry
+        try:
+            with self._open(digest) as opened:
+                return opened.entry.check(sha256_of)
+        except ArtifactCorrupt:
+            if or_remove:
+                remove_folder(self._folder(digest), self._staging)
+            raise
 
     def ls(self) -> list[Entry]:
         """Return every artifact with the keys that lead to it, the most recently used first."""
@@ -204,7 +223,10 @@ class Store:
             stored = StoredKey(key, digest, dict(build_record))
             write_file(self._key_path(key.digest), stored.to_json().encode(), self._staging)
             self.gc(keep={digest})
-            return replace(self._used(digest), build=stored.build, keys=(stored,))
+            with self._open(digest) as opened:
+                for file in opened.entry.files:  # hashed right now
+                    remember(identity_of(opened.entry.folder / file.name), file.sha256)
+                return replace(opened.entry, build=stored.build, keys=(stored,))
         except OSError as error:
             raise StoreUnwritable(f"the artifact store cannot be written: {error.strerror or error}") from error
 
@@ -297,7 +319,7 @@ class Store:
     def _remove_damaged(self, digest: str) -> None:
         def damaged() -> bool:
             try:
-                Entry.read(self._folder(digest))
+                Entry.read(self._folder(digest)).check()
             except ArtifactCorrupt:
                 return True
             return False

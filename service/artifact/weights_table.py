@@ -19,7 +19,8 @@ class WeightsTable:
     """The weights in the order in which `main` takes them, and the file they are in.
 
     `file` None: the artifact's own section. Else a safetensors file of that name, or of the artifact's own name
-    with that suffix, beside the artifact; `sha256` and `size_bytes` are that file's.
+    with that suffix, beside the artifact. `sha256` and `size_bytes` are those of the image, wherever it is; files that
+    older versions packed have no digest of one inside.
     """
 
     tensors: tuple[TensorSpec, ...] = ()

@@ -1,7 +1,8 @@
-"""`relaxc cache ls|explain|gc`: what the store keeps, why a compile would miss, and making room."""
+"""`relaxc cache ls|explain|gc|scrub`: what the store keeps, why a compile would miss, making room, and rotten bytes."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from relaxc.service.artifact.store import Store
     from relaxc.service.jobs.kernels import Kernels
 
-__all__ = ["app", "explain", "gc", "ls"]
+__all__ = ["app", "explain", "gc", "ls", "scrub"]
 
 app = typer.Typer(help="Look into the artifact store, and make room in it.", no_args_is_help=True)
 
@@ -144,6 +145,32 @@ def gc(
         print_json({"removed": digests, "freed_bytes": freed, "kernels_freed_bytes": kernels_freed})
     else:
         print(f"removed {len(removed)} artifacts, {size(freed)}, and {size(kernels_freed)} of kernels")
+
+
+@app.command()
+def scrub(json: Json = False, verbose: Verbose = False) -> None:
+    """Hash every stored artifact anew, and remove what has changed: it is compiled again when it is asked for.
+
+    A compile, a load and a download check what they read; this finds what rotted since, and what nobody reads.
+    """
+    from relaxc.service.cli.progress import StageProgress
+
+    store = _store()
+    whole, damaged, total, start = 0, [], len(store.ls()), time.perf_counter()
+    with StageProgress() as progress:
+        progress({"event": "stage", "stage": "scrub", "state": "start"})
+        for done, (entry, error) in enumerate(store.scrub(), 1):
+            whole += error is None
+            damaged += [] if error is None else [{"digest": entry.digest, "message": error.message}]
+            progress({"event": "progress", "done": done, "total": total})
+        took_s = time.perf_counter() - start
+        progress({"event": "stage", "stage": "scrub", "state": "done", "seconds": took_s})
+    if json:
+        print_json({"whole": whole, "damaged": damaged})
+        return
+    for each in damaged:
+        print(each["message"])
+    print(f"{whole} artifacts are whole, {len(damaged)} were damaged and are removed")
 
 
 def _store() -> Store:

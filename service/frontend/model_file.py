@@ -111,7 +111,7 @@ def _locations(path: Path, format: ModelFormat) -> list[tuple[str, Path]]:
         return []
     from relaxc.service.frontend.onnx import file as onnx_file
 
-    return onnx_file.external_files(onnx_file.mapped(path)[0], path.parent)
+    return onnx_file.external_files(onnx_file.mapped(path)[0], path)
 
 
 def _sha256_of(path: Path, *, into: hashlib._Hash | None = None) -> str:

@@ -40,6 +40,7 @@ from relaxc.service.jobs.queue.scheduler import Scheduler, anything
 from relaxc.service.jobs.queue.submission import Submission
 from relaxc.service.jobs.queue.sweep import Sweep
 from relaxc.service.jobs.queue.trials import settle
+from relaxc.service.jobs.scrub import Scrub
 from relaxc.service.jobs.upkeep import Upkeep
 from relaxc.service.jobs.webhooks.deliver import WEBHOOK_THREADS
 from relaxc.service.jobs.workers.accepting import Accepting
@@ -131,6 +132,7 @@ class Backend:
         self.retention = Sweep(self.database, self.blobs, self.uploads, self.models, self.records)
         self.store.spared = self.retention.needed_artifacts
         self.store.removed = partial(self.retention.removed.add, Place.CACHE, "artifacts")
+        self.scrub = Scrub(self.store, self.models)
         self.watchers: list[Watch] = []
         self._stopped = False
         self._start(self._kinds(limits, entry, entries), slots, queue_max or values.queue_max)
@@ -189,6 +191,7 @@ class Backend:
             self.retention,
             self.placement,
             self._notices,
+            self.scrub,
         )
         self.jobs = Jobs(
             self.database,

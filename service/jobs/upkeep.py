@@ -15,6 +15,7 @@ from relaxc.service.jobs.queue.keeper import Keeper, Periodic
 from relaxc.service.jobs.queue.notices import Notices
 from relaxc.service.jobs.queue.sweep import Sweep
 from relaxc.service.jobs.queue.trials import settle_ended
+from relaxc.service.jobs.scrub import Scrub
 from relaxc.service.jobs.workers.fleet import Role
 from relaxc.service.jobs.workers.placement import Placement
 from relaxc.service.process.groups import Groups
@@ -23,7 +24,7 @@ from relaxc.service.process.workspace import Workspace
 __all__ = ["Upkeep"]
 
 _BEATS_A_LEASE = 4
-_SWEEP_S, _RELIEF_S, _PLACEMENT_S = 600.0, 5.0, 2.0
+_SWEEP_S, _SCRUB_S, _RELIEF_S, _PLACEMENT_S = 600.0, 60.0, 5.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Upkeep:
     retention: Sweep
     placement: Placement
     notices: Notices
+    scrub: Scrub
 
     def start(self, lease_s: float) -> list[Periodic]:
         """Return the threads, which run from now on until they are closed."""
@@ -51,6 +53,7 @@ class Upkeep:
             Periodic("heartbeat", beat_s, self.keeper.beat),
             Periodic("recovery", beat_s, self.recover),
             Periodic("sweep", _SWEEP_S, self.sweep),
+            Periodic("scrub", _SCRUB_S, self.scrub),
             Periodic("relief", _RELIEF_S, self.relieve),
             *([Periodic("placement", _PLACEMENT_S, self.place)] if self.role is Role.SERVER else []),
         ]

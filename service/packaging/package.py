@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from relaxc.service.artifact.blocks import check_file
 from relaxc.service.artifact.entry import sha256_of
-from relaxc.service.artifact.manifest import Manifest, check_code, weights_extent
+from relaxc.service.artifact.manifest import Manifest, weights_extent
 from relaxc.service.errors import ArtifactCorrupt, InvalidOption
 from relaxc.service.lowering.tools import linker_of
 from relaxc.service.packaging.libraries import runtime_libraries
@@ -47,8 +48,7 @@ def make_package(artifact: Path, folder: Path, *, runtime: Path | None = None, a
     there already; ToolMissing without a compiler.
     """
     manifest = Manifest.read(artifact)
-    for place in range(len(manifest.targets)):
-        check_code(artifact, manifest, place)
+    check_file(artifact, manifest)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidOption(
             f"{folder} is there already", option="output", remedy="Name a folder that is not there yet."

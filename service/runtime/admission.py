@@ -20,7 +20,17 @@ __all__ = ["Requirements", "check_digest", "check_machine", "device_of"]
 
 
 class Requirements(Protocol):
-    """What a manifest says that its code needs: CPU features, and the version of TVM's runtime."""
+    """What a manifest says that its code needs: the CPU's architecture and features, a GPU, TVM's version."""
+
+    @property
+    def arch(self) -> str:
+        """The architecture of the CPU, `x86_64`."""
+        ...
+
+    @property
+    def compute_capability(self) -> str | None:
+        """That of the GPU, `9.0`."""
+        ...
 
     @property
     def features(self) -> Sequence[str]:
@@ -49,6 +59,10 @@ def check_machine(target: TargetSpec, requires: Requirements, targets: Sequence[
     cpu = target.host or target
     cpu = replace(cpu, features=tuple({*cpu.features, *requires.features}))
     missing = machine.missing_features(replace(target, host=cpu) if target.host else cpu)
+    if requires.arch != cpu.triple.partition("-")[0]:
+        missing.append(f"a CPU of architecture {requires.arch}")
+    if target.kind == "cuda" and requires.compute_capability != "{}.{}".format(*machine.capability_of(target.arch)):
+        missing.append(f"a CUDA device of compute capability {requires.compute_capability}")
     here = runtime_version()
     if requires.runtime != here:
         missing.append(f"TVM runtime {requires.runtime} (this is {here})")

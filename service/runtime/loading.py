@@ -11,7 +11,8 @@ from pathlib import Path
 
 import tvm_ffi
 
-from relaxc.service.artifact.manifest import Manifest, check_code, code_extent, weights_extent
+from relaxc.service.artifact.blocks import check_file
+from relaxc.service.artifact.manifest import Manifest, code_extent, weights_extent
 from relaxc.service.runtime.admission import check_digest, check_machine, device_of
 from relaxc.service.runtime.cuda import require_memory
 from relaxc.service.runtime.library import chosen, load_library
@@ -27,7 +28,8 @@ def load(
     """Return the artifact at `path`, ready to be called. Runs code of the file: load only what you trust.
 
     `device` is `cpu`, `cuda` or `cuda:N`; by default what it was compiled for. `threads` is for CPU kernels; by
-    default the setting `threads`. With `digest`, the file's SHA-256 must be that, and a sidecar's the manifest's.
+    default the setting `threads`. Every byte is checked against the digests in the file, once a process, by all cores;
+    with `digest`, the file's SHA-256 must be that.
     Of an artifact for several GPUs the part for this one is loaded, and the session has its manifest alone.
     Raise ArtifactNotFound, ArtifactCorrupt, or MachineMismatch with what this machine lacks, before code is loaded.
     """
@@ -36,12 +38,12 @@ def load(
     place = chosen(whole.targets)
     manifest = whole.parts[place]
     check_machine(manifest.target, manifest.requires, whole.targets)
-    check_code(path, whole, place)
+    check_file(path, whole)
     where = device_of(manifest.target, device)
     weights_path, section = weights_extent(path, manifest)
     if digest is not None:
         check_digest(path, digest)
-        if manifest.weights.sha256 is not None:
+        if manifest.weights.file is not None and manifest.weights.sha256 is not None:
             check_digest(weights_path, manifest.weights.sha256)
     mapped = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
     held: Sequence[tvm_ffi.Tensor] = mapped

@@ -30,6 +30,7 @@ from relaxc.service.request import (
     TargetSpec,
 )
 from tests.records.samples import record
+from tests.test_layers import MODULES, imports
 
 REQUEST = CompileRequest(
     ModelRef(ModelFormat.ONNX, "0" * 64, 10, Path("model.onnx")),
@@ -194,6 +195,20 @@ def test_every_part_of_our_code_is_an_entry_and_a_change_in_it_changes_that_entr
         entries = {n for n, places in key_module._SOURCES.items() for p in places if path.is_relative_to(tmp_path / p)}
         assert set(before.differences(key_for(REQUEST))) == entries, path
         path.write_text("x = 1")
+
+
+def test_all_that_a_compile_imports_is_in_an_entry() -> None:
+    waiting, imported = ["relaxc.service.compiler", "relaxc.service.tuner"], set[str]()
+    while waiting:
+        module = waiting.pop()
+        if module in MODULES and module not in {*imported, "relaxc"}:  # which imports the names that are asked of it
+            imported.add(module)
+            waiting += [module.rpartition(".")[0], *(found.imported for found in imports(module))]
+    paths = {MODULES[module].relative_to(key_module._ROOT) for module in imported}
+    places = [place for places in key_module._SOURCES.values() for place in places]
+    left_out = {path for path in paths if not any(path.is_relative_to(place) for place in places)}
+    assert len(paths) > 300
+    assert left_out == {Path("service/tuner.py")}
 
 
 def test_records_count_by_what_they_say_of_this_target_and_not_by_where_they_are(

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaxc.service.artifact.entry import ENTRY_FILE, Entry
+from relaxc.service.artifact.entry import ENTRY_FILE, Entry, identity_of, remember
 from relaxc.service.artifact.key import Key
 from relaxc.service.artifact.store import Store
 from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound, Busy, StoreUnwritable
@@ -166,8 +166,8 @@ def test_what_is_put_takes_the_place_of_a_damaged_equal(store: Store, tmp_path: 
 
 def test_a_damaged_artifact_that_is_open_is_replaced(store: Store, tmp_path: Path) -> None:
     damaged = store.put(key(), files(tmp_path, "code", "weights"), BUILD)
-    damaged.paths[1].write_text("weighty")
     with store.open(damaged.digest), damaged.paths[1].open() as read:
+        damaged.paths[1].write_text("weighty")
         assert store.put(key(), files(tmp_path, "code", "weights"), BUILD).paths[1].read_text() == "weights"
         assert read.read() == "weighty"
 
@@ -183,6 +183,38 @@ def test_several_that_replace_one_damaged_artifact_all_have_the_right_one(tmp_pa
             verified = [threads.submit(lambda put=put: store.verify(put.result().digest)) for put in puts]
         assert {each.result().paths[1].read_text() == right for each in verified} == {True}
         assert not list((tmp_path / "store" / "staging").iterdir())
+
+
+def test_what_is_found_is_whole(store: Store, tmp_path: Path) -> None:
+    def by_key(digest: str) -> bool:
+        return store.lookup(key()) is None
+
+    def by_digest(digest: str) -> bool:
+        with pytest.raises(ArtifactCorrupt, match=r"model\.safetensors"):
+            store.open(digest)
+        return True
+
+    for is_missed in (by_key, by_digest):
+        entry = store.put(key(), files(tmp_path, "code", "weights"), BUILD)
+        assert store.lookup(key()) is not None
+        entry.paths[1].write_text("weighty"[: entry.files[1].size_bytes])
+        assert is_missed(entry.digest)
+        assert not entry.folder.exists()
+
+
+def test_a_scrub_reads_what_was_read_before_and_removes_what_rotted(store: Store, tmp_path: Path) -> None:
+    whole = store.put(key(name="whole"), files(tmp_path, "whole"), BUILD)
+    rotten = store.put(key(name="rotten"), files(tmp_path, "rotten"), BUILD)
+    times = rotten.path.stat()
+    rotten.path.write_text("rotted")
+    os.utime(rotten.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    remember(identity_of(rotten.path), rotten.digest)  # as if no time had changed
+    store.open(rotten.digest).close()
+    found = {entry.digest: error for entry, error in store.scrub()}
+    assert found.keys() == {whole.digest, rotten.digest}
+    assert found[whole.digest] is None
+    assert isinstance(found[rotten.digest], ArtifactCorrupt)
+    assert [entry.digest for entry in store.ls()] == [whole.digest]
 
 
 def test_a_wrong_size_is_found_by_open(store: Store, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 import re
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -111,6 +113,17 @@ def test_an_input_that_the_export_fixed_is_left_out(session: Session) -> None:
 @pytest.mark.parametrize("path", ["", "\0", "nowhere.so", "/", "x" * 5000, "/dev/full"])
 def test_paths_that_are_no_artifact_are_refused(library: Library, path: str) -> None:
     assert error_of(lambda: library.open(Path(path)))[0] in ("artifact-not-found", "artifact-corrupt")
+
+
+def test_no_bit_changes_unnoticed(library: Library, package: Path, tmp_path: Path) -> None:
+    chance, whole, path = random.Random(3), (package / "model.so").read_bytes(), tmp_path / "model.so"
+    for place in [chance.randrange(len(whole)) for _ in range(60)]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << chance.randrange(8)]) + whole[place + 1 :])
+        assert error_of(lambda: library.open(path))[0] == "artifact-corrupt", place
+    path.write_bytes(whole)
+    library.open(path)
+    subprocess.run(["strip", path], check=True)
+    library.open(path)
 
 
 def expressed(shape: tuple[int | str, ...], bounds: dict[str, DimBounds]) -> Signature:

@@ -135,7 +135,7 @@ def test_weights_beside_the_artifact_come_along(artifact: Make, tmp_path: Path) 
     assert "artifact-corrupt" in ran(made.folder / "bin/relaxc-run").stderr
     damaged = path.with_suffix(".safetensors")
     damaged.write_bytes(bytes(damaged.stat().st_size))
-    with pytest.raises(ArtifactCorrupt, match="digest"):
+    with pytest.raises(ArtifactCorrupt, match=r"bytes 0 to \d+ changed"):
         make_package(path, tmp_path / "again")
 
 

@@ -117,12 +117,12 @@ def drop_upload(sha256: UploadDigest, request: Request, owner: Compiler) -> Resp
 
 
 def _standing(backend: Backend, owner: Owner, sha256: str) -> ModelRow | UploadState | None:
-    """The model that is this one file, which an alias or a model of several files is not; or what has come of it."""
+    """The model that is this one file, as no alias or model of several files is, if it is whole; or what has come."""
     try:
         row = backend.models.get(owner, sha256)
     except ModelNotFound:
         return backend.uploads.state(owner, sha256)
-    is_the_file = row.digest == sha256 and len(row.files) == 1
+    is_the_file = row.digest == sha256 and len(row.files) == 1 and backend.models.is_whole(sha256)
     return row if is_the_file else backend.uploads.state(owner, sha256)
 
 

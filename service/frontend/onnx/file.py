@@ -101,7 +101,7 @@ def outline(path: Path) -> Any:
 @lru_cache(maxsize=1)
 def _outline(path: Path, _facts: object) -> Any:
     model, outside = mapped(path)
-    check_tensors(model, path.parent, outside)
+    check_tensors(model, path, outside)
     for tensor in tensors(model):
         outside.put_back(tensor) if _claimed_bytes(tensor) <= _OUTLINED_BYTES else _empty(tensor)
     small = type(model)()
@@ -160,27 +160,31 @@ def tensors(model: Any) -> Iterator[Any]:
                 yield from attribute.tensors
 
 
-def external_files(model: Any, folder: Path) -> list[tuple[str, Path]]:
-    """Return the location and path of each external data file, in the order of first use.
+def external_files(model: Any, path: Path) -> list[tuple[str, Path]]:
+    """Return the location and path of each external data file of the model at `path`, in the order of first use.
 
-    Raise ModelUnsafe for a location that leaves `folder` or is no regular file, ModelMalformed when it is missing.
+    Raise ModelUnsafe for a location that leaves its folder, is the model itself or is no regular file, ModelMalformed
+    when it is missing.
     """
     found: dict[str, Path] = {}
     for tensor in tensors(model):
         if _is_external(tensor):
             location = _external_entries(tensor).get("location", "")
             if location not in found:
-                found[location] = _resolve(tensor.name, location, folder)
+                found[location] = _resolve(tensor.name, location, path.parent)
+                if found[location].samefile(path):
+                    name = tensor.name
+                    raise ModelUnsafe(f"tensor {name!r} keeps its data in the model itself, {location!r}", tensor=name)
     return list(found.items())
 
 
-def check_tensors(model: Any, folder: Path, outside: Outside = _NOTHING) -> int:
-    """Return the bytes of all tensors, after each was checked to hold the data that its shape and dtype claim.
+def check_tensors(model: Any, path: Path, outside: Outside = _NOTHING) -> int:
+    """Return the bytes of all tensors of the model at `path`, each checked to hold what its shape and dtype claim.
 
     Raise ModelMalformed, ModelUnsafe, UnsupportedModel for a dtype that has no bytes (string), or
     ModelTooLarge when the tensors add up to more than `max_model_bytes`.
     """
-    files = dict(external_files(model, folder))
+    files = dict(external_files(model, path))
     limit = settings().max_model_bytes
     total = 0
     for tensor in tensors(model):

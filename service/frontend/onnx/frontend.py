@@ -82,7 +82,7 @@ def tensors(path: Path) -> Iterator[Any]:
     from relaxc.service.frontend.onnx import file
 
     model, outside = file.mapped(path)
-    file.check_tensors(model, path.parent, outside)
+    file.check_tensors(model, path, outside)
     return (file.array(tensor, path.parent, outside) for tensor in file.tensors(model))
 
 

@@ -57,7 +57,7 @@ def read(path: Path) -> Graph:
     _name_domain_once(model)
     _check_versions(model)
     _check_node_count(model)
-    weight_bytes = check_tensors(model, path.parent, outside)
+    weight_bytes = check_tensors(model, path, outside)
     op_counts = _census(model)
     _check_interface(model.graph)
     order_graph(model.graph, set())

@@ -224,7 +224,7 @@ def _n_bits(model: Any) -> list[Any]:
 def own_data(path: Path) -> Any:
     """Return the model at `path` with its external data inside."""
     model, outside = mapped(path)
-    check_tensors(model, path.parent, outside)
+    check_tensors(model, path, outside)
     return _with_data(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 import uuid
@@ -17,6 +18,9 @@ KINDS = frozenset(("artifacts", "jobs", "keys", "models", "records"))
 """What names begin with: `relaxc.service.jobs.queue.retention` says when each is deleted."""
 
 _NAME = re.compile(r"[a-z]+(/(?!\.\.?(/|$))[^/\\\x00-\x1f\x7f]{1,255}){1,3}")
+_QUARANTINED_S = 30 * 86400.0
+"""How long what was damaged is kept for people to look at."""
+
 _TRIES = 100  # to make a folder that others remove; each lost try needs one of them between two system calls
 
 
@@ -32,6 +36,7 @@ class LocalBlobs:
         self.root = root
         self._staging = root / ".staging"
         self._staging.mkdir(parents=True, exist_ok=True)
+        self._quarantine = root / ".quarantine"
 
     def path(self, name: str) -> Path:
         """Return where the blob is, if it is. Raise ValueError for what is no blob's name."""
@@ -68,9 +73,19 @@ class LocalBlobs:
             except OSError:  # others are in it, or it has gone
                 return
 
+    def quarantine(self, name: str) -> None:
+        """Put aside a blob that is damaged, for 30 days: it is not there any more."""
+        self._quarantine.mkdir(exist_ok=True)
+        aside = self._quarantine / f"{uuid.uuid4().hex}-{Path(name).name}"
+        with contextlib.suppress(FileNotFoundError):
+            self.path(name).replace(aside)
+            os.utime(aside)
+        self.remove(name)
+
     def sweep(self, older_than_s: float) -> None:
-        """Remove what dead processes left half written, and have not touched for that long."""
+        """Remove what dead processes left half written, and have not touched for that long, and what was put aside."""
         sweep_staging(self._staging, time.time() - older_than_s)
+        sweep_staging(self._quarantine, time.time() - _QUARANTINED_S)
 
 
 def _move(file: Path, path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
-from relaxc.service.artifact.entry import sha256_of
+from relaxc.service.artifact.entry import known_sha256, sha256_of
 from relaxc.service.errors import StoreUnwritable
 from relaxc.service.jobs.blobs.local import LocalBlobs
 from relaxc.service.jobs.blobs.s3 import S3Blobs
@@ -40,11 +42,29 @@ class Blobs:
             staged.unlink(missing_ok=True)
 
     def find(self, name: str, sha256: str | None = None) -> Path | None:
-        """Return the blob's file, or None. What the bucket has under another digest than `sha256` counts as lost."""
+        """Return the blob's file, or None.
+
+        What has another digest than `sha256`, here or in the bucket, counts as lost; here it is put aside.
+        """
         path = self.local.path(name)
-        if path.is_file():
-            return path
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            if path.is_file() and (sha256 is None or self._is_right(path, name, sha256, known_sha256)):
+                return path
         return self._fetched(name, sha256) if self.remote is not None else None
+
+    def scrub(self, name: str, sha256: str) -> bool:
+        """Return whether what is here of it has this digest, hashed anew; else it is put aside."""
+        path = self.local.path(name)
+        with contextlib.suppress(FileNotFoundError):
+            return not path.is_file() or self._is_right(path, name, sha256, sha256_of)
+        return True
+
+    def _is_right(self, path: Path, name: str, sha256: str, hashed: Callable[[Path], str]) -> bool:
+        if hashed(path) == sha256:
+            return True
+        _LOG.error("%s is damaged: its SHA-256 is not %s; it is put aside", name, sha256)
+        self.local.quarantine(name)
+        return False
 
     def _fetched(self, name: str, sha256: str | None) -> Path | None:
         assert self.remote is not None

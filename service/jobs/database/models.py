@@ -20,6 +20,7 @@ __all__ = [
     "Content",
     "aliases",
     "content",
+    "digests",
     "find",
     "has",
     "insert",
@@ -68,6 +69,11 @@ def content(connection: Connection, digest: str) -> Content | None:
     wanted = sa.select(model_files).where(model_files.c.digest == digest).order_by(model_files.c.position)
     files = tuple(ModelFile(file.name, file.size_bytes, file.sha256) for file in connection.execute(wanted))
     return Content(ModelFormat(row.format), row.size_bytes, files, row.folder or digest)
+
+
+def digests(connection: Connection) -> list[str]:
+    """Return the digests of all models, in order."""
+    return list(connection.scalars(sa.select(model_contents.c.digest).order_by(model_contents.c.digest)))
 
 
 def meant(connection: Connection, owner: str | None, digest: str) -> str:

@@ -111,6 +111,26 @@ class Models:
             raise _not_found(digest)
         return row
 
+    def is_whole(self, digest: str) -> bool:
+        """Return whether all bytes of the model are here, or in the bucket, and right; what is damaged is put aside."""
+        found = self._content(digest)
+        return found is not None and len(self._paths(found)) == len(found.files)
+
+    def scrub(self) -> Iterator[bool]:
+        """Hash the files of every model that are on this host anew; yield of each whether they are right."""
+        with self._database.read() as connection:
+            digests = models.digests(connection)
+        for digest in digests:
+            found = self._content(digest)
+            if found is not None:
+                names = _blobs(found).items()
+                are_right = [self._blobs.scrub(name, file.sha256) for file, name in names]  # every file is looked at
+                yield all(are_right)
+
+    def _paths(self, content: Content) -> list[Path]:
+        names = _blobs(content).items()
+        return [path for file, name in names if (path := self._blobs.find(name, file.sha256))]
+
     def aliases(self, owner: Owner | None, digest: str) -> tuple[str, ...]:
         """Return the digests by which the owner, or anybody, had this model before they were the server's own."""
         with self._database.read() as connection:
@@ -132,13 +152,17 @@ class Models:
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ModelRef]:
-        """Return the model as files that a child may read, whoever owns it. Raise ModelNotFound when they are gone."""
+        """Return the model as files that a child may read, whoever owns it, hashed before.
+
+        Raise ModelNotFound when they are gone or damaged.
+        """
         found = self._content(digest)
         if found is None:
             raise _not_found(digest)
-        paths = [path for file, name in _blobs(found).items() if (path := self._blobs.find(name, file.sha256))]
+        paths = self._paths(found)
         if len(paths) != len(found.files):
-            raise _not_found(digest)
+            gone = f"the bytes of model {digest} are gone or damaged"
+            raise ModelNotFound(gone, remedy="Upload the model again: that repairs it for everybody who has it.")
         # By its first bytes: what the row says of a model from before 0003 was a child's word.
         yield ModelRef(only_format(paths[0]), digest, found.size_bytes, paths[0])
 

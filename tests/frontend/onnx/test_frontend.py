@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from relaxc.service.config import Settings
-from relaxc.service.errors import InvalidShape, ModelNotFound, ModelTooLarge, UnsupportedModel
+from relaxc.service.errors import InvalidShape, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
 from relaxc.service.frontend import digest, external_files, former_digest, identify, inspect, load, reference
 from relaxc.service.frontend.onnx.reference import double_reference
 from relaxc.service.request import ModelFormat, model_digest
@@ -247,6 +247,19 @@ def test_a_file_of_external_data_has_one_name(tmp_path: Path, location: str) -> 
     onnx.external_data_helper.set_external_data(weight, location)
     weight.ClearField("raw_data")
     assert list(external_files(write(tmp_path, proto), ONNX)) == ["weights.bin"]
+
+
+def test_a_model_is_no_external_data_of_its_own(tmp_path: Path) -> None:
+    proto = _linear()
+    (weight,) = proto.graph.initializer
+    onnx.external_data_helper.set_external_data(weight, "model.onnx", offset=0, length=len(weight.raw_data))
+    weight.ClearField("raw_data")
+    path = write(tmp_path, proto)
+    path.rename(tmp_path / "model.onnx")
+    with pytest.raises(ModelUnsafe, match="in the model itself"):
+        digest(tmp_path / "model.onnx", ONNX)
+    with pytest.raises(ModelUnsafe, match="in the model itself"):
+        inspect(tmp_path / "model.onnx", ONNX)
 
 
 def test_digest_is_that_of_sha256sum(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
 def test_arrays_are_protobufs(tmp_path: Path) -> None:
     path = write(tmp_path, everywhere())
     found, outside = file.mapped(path)
-    assert file.check_tensors(found, tmp_path, outside) == file.check_tensors(file.parse(path), tmp_path)
+    assert file.check_tensors(found, path, outside) == file.check_tensors(file.parse(path), path)
     for ours, theirs in zip(file.tensors(found), file.tensors(file.parse(path)), strict=True):
         array, wanted = file.array(ours, tmp_path, outside), numpy_helper.to_array(theirs)
         assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
@@ -93,9 +93,10 @@ def test_data_that_looks_like_a_mark_is_data() -> None:
 def test_a_size_that_is_claimed_is_checked(tmp_path: Path) -> None:
     broken = everywhere()
     broken.graph.initializer[0].dims[0] = 65
-    found, outside = file.mapped(write(tmp_path, broken))
+    path = write(tmp_path, broken)
+    found, outside = file.mapped(path)
     with pytest.raises(ModelMalformed, match="claims 16640 bytes and the file holds 16384"):
-        file.check_tensors(found, tmp_path, outside)
+        file.check_tensors(found, path, outside)
 
 
 def test_what_is_damaged_is_left_to_protobuf() -> None:

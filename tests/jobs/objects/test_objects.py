@@ -164,6 +164,29 @@ def test_external_data_stays_beside_its_model(backend: Backend, tmp_path: Path) 
         assert (reference.path.parent / "wéights (1).bin").stat().st_size == 8 * 8 * 4
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_damaged_bytes_are_put_aside_and_come_back_with_the_next_upload(backend: Backend, damage: str) -> None:
+    send(backend, ANN, MODEL, SHA256)
+    backend.uploads.finish(ANN, SHA256)
+    with backend.models.open(SHA256) as model:
+        path = model.path
+    if damage == "flip":
+        path.write_bytes(MODEL[:20] + bytes([MODEL[20] ^ 1]) + MODEL[21:])
+    elif damage == "cut":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    with pytest.raises(ModelNotFound, match="gone or damaged") as refused, backend.models.open(SHA256):
+        pass
+    assert "Upload the model again" in str(refused.value.remedy)
+    assert not backend.models.is_whole(SHA256)
+    assert len(list(backend.blobs.local.root.glob(".quarantine/*"))) == (damage != "gone")
+    send(backend, BOB, MODEL, SHA256)
+    backend.uploads.finish(BOB, SHA256)
+    with backend.models.open(SHA256) as model:
+        assert model.path.read_bytes() == MODEL
+
+
 def test_models_come_and_go_at_once(backend: Backend) -> None:
     """Senders and removers of one model, with a sweep between: who was told that it is kept can open it."""
     errors: list[BaseException] = []

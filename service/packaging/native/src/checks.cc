@@ -58,6 +58,7 @@ void check_machine(const Manifest& manifest, size_t place) {
     for (const std::string& feature : needed)
       if (!cpu_features().count(feature)) missing.push_back("CPU feature " + feature);
   }
+  if (place == 0 && manifest.required_arch != target.cpu_arch) missing.push_back("a CPU of architecture " + manifest.required_arch);
   if (target.kind == "cuda") missing_on_gpu(target.arch, &missing);
   if (manifest.runtime_version != RELAXC_TVM_VERSION)
     missing.push_back("TVM runtime " + manifest.runtime_version + " (this is " RELAXC_TVM_VERSION ")");

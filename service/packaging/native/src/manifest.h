@@ -32,7 +32,7 @@ struct Part {
 };
 
 struct Manifest {
-  std::string text, runtime_version;
+  std::string text, runtime_version, required_arch;
   Signature signature;
   WeightsTable weights;
   std::vector<Part> parts;

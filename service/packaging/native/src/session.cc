@@ -14,6 +14,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "blocks.h"
 #include "checks.h"
 #include "cuda.h"
 #include "failure.h"
@@ -129,15 +130,15 @@ Session::Session(const std::string& path, const relaxc_options& options) {
   place_ = chosen(manifest_);
   check_machine(manifest_, place_);
   const Part& part = manifest_.parts[place_];
-  check_code(part, sections, *file);
   threads_ = options.threads ? options.threads : default_threads();
   if (threads_ < 1 || threads_ > kMaxThreads)
     throw Failure(RELAXC_INVALID_OPTION, "threads must be 1 to 1024, not " + std::to_string(threads_));
   choose_device(options.device);
   auto [weights_file, image] = find_weights(file, sections, manifest_.weights);
+  check_file(*file, sections, manifest_, *weights_file, image);
   if (options.sha256) {
     check_digest(*file, options.sha256);
-    if (manifest_.weights.sha256) check_digest(*weights_file, *manifest_.weights.sha256);
+    if (manifest_.weights.file) check_digest(*weights_file, *manifest_.weights.sha256);
   }
   std::vector<TensorSpec> table;
   for (size_t index : part.weights) table.push_back(manifest_.weights.tensors[index]);
