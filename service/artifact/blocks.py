@@ -60,7 +60,7 @@ class _Parts:
         return self.path.stat().st_size, self.beside.stat().st_size if self.beside else 0
 
     def extents(self) -> list[tuple[Path, Extent]]:
-        """What each digest is of, in the order of the section."""
+        """Return what each digest is of, in the order of the section."""
         end = self.section.offset + self.section.size_bytes
         own = [*_blocks(self.section.offset), (end, self.sizes[0])]
         return [*zip(repeat(self.path), own), *zip(repeat(self.beside or self.path), _blocks(self.sizes[1]))]

@@ -20,16 +20,11 @@ __all__ = ["Requirements", "check_digest", "check_machine", "device_of"]
 
 
 class Requirements(Protocol):
-    """What a manifest says that its code needs: the CPU's architecture and features, a GPU, TVM's version."""
+    """What a manifest says that its code needs: the CPU's architecture and features, and TVM's version."""
 
     @property
     def arch(self) -> str:
         """The architecture of the CPU, `x86_64`."""
-        ...
-
-    @property
-    def compute_capability(self) -> str | None:
-        """That of the GPU, `9.0`."""
         ...
 
     @property
@@ -61,8 +56,6 @@ def check_machine(target: TargetSpec, requires: Requirements, targets: Sequence[
     missing = machine.missing_features(replace(target, host=cpu) if target.host else cpu)
     if requires.arch != cpu.triple.partition("-")[0]:
         missing.append(f"a CPU of architecture {requires.arch}")
-    if target.kind == "cuda" and requires.compute_capability != "{}.{}".format(*machine.capability_of(target.arch)):
-        missing.append(f"a CUDA device of compute capability {requires.compute_capability}")
     here = runtime_version()
     if requires.runtime != here:
         missing.append(f"TVM runtime {requires.runtime} (this is {here})")
