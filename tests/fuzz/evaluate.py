@@ -248,6 +248,8 @@ _SUMS = frozenset(
         "ReduceMean",
         "ReduceLogSum",
         "ReduceLogSumExp",
+        "ReduceProd",
+        "CumProd",
         "CumSum",
         "LSTM",
         "GRU",

@@ -918,7 +918,7 @@ def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | N
         return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
     if op in _WITHOUT_NAN:
         return is_float(first.dtype) and bool(np.isnan(first).any())
-    if op in ("QuantizeLinear", "DynamicQuantizeLinear", "TopK", "Unique", "Resize", "Upsample"):
+    if op in ("QuantizeLinear", "DynamicQuantizeLinear", "TopK", "Unique", "Resize", "Upsample", "GridSample"):
         return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
     return False
 
