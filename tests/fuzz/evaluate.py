@@ -248,6 +248,8 @@ _SUMS = frozenset(
         "ReduceMean",
         "ReduceLogSum",
         "ReduceLogSumExp",
+        "ReduceProd",
+        "CumProd",
         "CumSum",
         "LSTM",
         "GRU",
@@ -354,9 +356,9 @@ def _runtime_session(model: Any) -> Callable[[Env], list[Array]]:
 
 
 def _numpy_session(model: Any) -> Callable[[Env], list[Array]]:
-    from onnx.reference import ReferenceEvaluator
+    from relaxc.service.frontend.onnx.evaluator import evaluator
 
-    session = ReferenceEvaluator(model)
+    session = evaluator(model)  # with right operators for those that ONNX's own computes wrongly
 
     def run(env: Env) -> list[Array]:
         with warnings.catch_warnings(), np.errstate(all="ignore"):

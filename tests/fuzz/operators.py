@@ -885,7 +885,10 @@ _RULES.update({
 # What no standard says
 
 
-_WITHOUT_NAN = ("MaxPool", "GlobalMaxPool", "MaxRoiPool", "AveragePool", "ArgMax", "ArgMin", "Hardmax", "Sign")
+_WITHOUT_NAN = (
+    *("MaxPool", "GlobalMaxPool", "MaxRoiPool", "AveragePool", "LpPool"),
+    *("ArgMax", "ArgMin", "Hardmax", "Sign"),
+)
 """Operators of which each reference makes something else of NaN; relaxc does what torch does."""
 
 
@@ -906,13 +909,16 @@ def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | N
     if op == "Pow" and not is_float(first.dtype):
         exponents = second if second is not None else np.zeros(1)
         return bool((exponents < 0).any()) or bool((np.abs(first.astype(np.float64)) > 100).any())
+    if op in ("ReduceLogSum", "ReduceL2") and not is_float(first.dtype):  # a sum that wraps, or a float that does not
+        terms = np.abs(first.astype(np.float64)) ** (2 if op == "ReduceL2" else 1)
+        return bool(terms.sum() > np.iinfo(first.dtype).max)
     if op == "ScatterElements" and attributes.get("reduction") == "max" and is_float(first.dtype):
         return any(bool(np.isnan(each).any()) for each in (first, inputs[2]) if each is not None)
     if op in ("Softmax", "LogSoftmax", "ReduceLogSumExp"):  # of inf and numbers: each has an order of its own
         return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
     if op in _WITHOUT_NAN:
         return is_float(first.dtype) and bool(np.isnan(first).any())
-    if op in ("QuantizeLinear", "DynamicQuantizeLinear", "TopK", "Unique", "Resize", "Upsample"):
+    if op in ("QuantizeLinear", "DynamicQuantizeLinear", "TopK", "Unique", "Resize", "Upsample", "GridSample"):
         return is_float(first.dtype) and not bool(np.isfinite(first.astype(np.float64)).all())
     return False
 

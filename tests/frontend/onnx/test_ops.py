@@ -535,6 +535,23 @@ def test_signs_and_largest_of_any_dtype(dtype: int, tmp_path: Path) -> None:
     assert got["i"].tolist() == [[1], [0]]
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_running_sums_of_integers_wrap(dtype: str, reverse: int, tmp_path: Path) -> None:
+    kind, most = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), np.iinfo(dtype).max
+    proto = model(
+        [node("CumSum", ["x", "axis"], ["y"], reverse=reverse)],
+        [value("x", [2, 5], kind)],
+        [value("y", [2, 5], kind)],
+        axis=np.array(1, np.int64),
+    )
+    x = np.array([[most - 1, 5, -3, most, 1], [most // 3, most, most, 2, -9]], dtype)
+    ends = slice(None, None, -1 if reverse else 1)
+    wanted = np.cumsum(x[:, ends], 1, dtype)[:, ends]
+    found = run(load(write(tmp_path, proto), ModelFormat.ONNX), {"x": x})["y"]
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8"])
 def test_the_least_integer_by_minus_one_wraps(dtype: str, known: bool, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from relaxc.service.frontend.onnx.node import Node, Refused
-from relaxc.service.frontend.onnx.ops.common import full_precision
+from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.common import full_precision, is_integer
 from relaxc.service.frontend.onnx.ops.registry import op
 
 # What TVM's sort takes (src/runtime/contrib/sort/sort.cc).
@@ -41,4 +41,5 @@ def _cumulative(node: Node) -> Any:
         backwards = node.emit(relax.op.flip(x, axis))
         return relax.op.flip(node.emit(function(backwards, axis, exclusive=exclusive)), axis)
 
-    return full_precision(node, run, node.tensor(0))
+    x = node.tensor(0)
+    return run(x) if is_integer(dtype_of(x)) else full_precision(node, run, x)  # integers wrap
