@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relaxc.service.api.audit import AuditLog
 from relaxc.service.api.metrics import Metrics
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.rows import AuditRow
 from relaxc.service.jobs.objects.key_secrets import SECRET_PREFIX
 
@@ -100,7 +101,7 @@ def _audit_row(scope: Scope, seen: _Seen, facts: dict[str, Any], route: str, req
     """The object is what the path names, or what the answer says was made."""
     named = "/".join(map(str, scope.get("path_params", {}).values()))
     return AuditRow(
-        time=time.time(),
+        time=clock.now(),
         owner=facts["owner"],
         key=facts["key"],
         action=f"{facts['method']} {route}",

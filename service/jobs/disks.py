@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from relaxc.service.errors import StoreUnwritable
-from relaxc.service.process.limits import free_bytes
+from relaxc.service.process.limits import free_bytes, free_files
 
 __all__ = ["Disks"]
+
+_FILES = 2000
+"""What jobs that run may still make: logs, artifacts, the folders of their children."""
 
 
 class Disks:
@@ -26,7 +29,9 @@ class Disks:
 
     def short(self, more_bytes: int = 0) -> str:
         """Return why nothing of `more_bytes` may be taken in now, empty where it may."""
-        free = self.free_bytes()
+        free, files = self.free_bytes(), min(map(free_files, self._folders))
+        if files < _FILES:
+            return f"a disk has room for {files} more files, and {_FILES} are for what was accepted"
         if free - more_bytes >= self.reserve_bytes:
             return ""
         return f"a disk has {free} bytes left, and RELAXC_DISK_RESERVE_BYTES keeps {self.reserve_bytes} free"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from relaxc.service.artifact.store import Store
 from relaxc.service.config import settings
 from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.disks import Disks
 from relaxc.service.jobs.objects.artifacts import Artifacts
@@ -68,7 +69,7 @@ class Upkeep:
             self.groups.sweep()
         self.store.sweep()
         if self.role is Role.WORKER:
-            self.blobs.local.sweep(settings().orphan_expiry_s)
+            self.blobs.local.sweep(settings().orphan_expiry_s, clock.file_time())
             return
         self.retention()
         self.artifacts.measure()

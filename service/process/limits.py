@@ -7,6 +7,7 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ __all__ = [
     "become_subreaper",
     "die_with_parent",
     "free_bytes",
+    "free_files",
     "is_full",
     "kernel_oom_kills",
     "kill_with_parent",
@@ -95,6 +97,12 @@ def free_bytes(path: Path) -> int:
     """Return how much of the disk that `path` is on is left to who is not root."""
     facts = os.statvfs(path)
     return facts.f_bavail * facts.f_frsize
+
+
+def free_files(path: Path) -> int:
+    """Return how many more files the disk that `path` is on has room for, for who is not root."""
+    facts = os.statvfs(path)
+    return facts.f_favail if facts.f_files else sys.maxsize  # a file system without a table of them says 0
 
 
 def is_full(path: Path) -> bool:

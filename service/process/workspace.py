@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +30,10 @@ class Workspace:
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         _sweep(root)
+        self._making = threading.Lock()
+        self._make(root)
+
+    def _make(self, root: Path) -> None:
         unborn = Path(tempfile.mkdtemp(prefix=_UNBORN, dir=root))
         self._lock: BinaryIO = (unborn / _LOCK).open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -43,7 +48,15 @@ class Workspace:
 
     def folder(self, purpose: str) -> Path:
         """Make an empty folder, which others cannot read; whoever asked for it removes it with `remove`."""
-        return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=self.path))
+        try:
+            return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=self.path))
+        except FileNotFoundError:  # somebody has removed ours, or the folder of all
+            with self._making:
+                if not self.path.is_dir():
+                    self._lock.close()
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    self._make(self.path.parent)
+            return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=self.path))
 
     def remove(self, folder: Path) -> None:
         """Remove a folder and what is in it, also what nobody but root could list; what may not be removed goes with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,15 @@ from relaxc.service.jobs.disks import Disks
 from tests.disks import small_disk
 
 MIB = 1 << 20
+
+
+def test_a_disk_without_room_for_files_is_short_whatever_bytes_it_has(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 32 * MIB) as folder:
+        disks = Disks(MIB, folder)
+        assert disks.short() == ""
+        subprocess.run(["mount", "-o", "remount,nr_inodes=1500", folder], check=True)
+        with pytest.raises(StoreUnwritable, match="more files"):
+            disks.admit()
 
 
 def test_nothing_is_taken_under_the_reserve_and_all_again_when_there_is_space(tmp_path: Path) -> None:

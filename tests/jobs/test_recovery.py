@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -264,6 +265,20 @@ def test_a_half_kept_artifact_is_removed(open_backend: OpenBackend, tmp_path: Pa
     os.utime(half, (0, 0))
     backend.sweep()
     assert not half.exists()
+
+
+def test_a_copy_of_a_cache_is_another_place(tmp_path: Path, database: Database) -> None:
+    from relaxc.service.jobs.queue.keeper import Keeper
+
+    (tmp_path / "cache").mkdir()
+    places = []
+    for cache in ("cache", "copy"):
+        with Workspace(tmp_path / cache / "jobs") as workspace:
+            places.append(Keeper(database, workspace, tmp_path / cache, 10.0)._place)
+        if cache == "cache":
+            shutil.copytree(tmp_path / "cache", tmp_path / "copy")
+    assert (tmp_path / "copy" / "place").read_text() == (tmp_path / "cache" / "place").read_text()
+    assert places[0] != places[1]
 
 
 def test_two_caches_have_two_places_and_one_cache_has_one(tmp_path: Path, database: Database) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from relaxc.service.process.workspace import Workspace
 
@@ -83,3 +87,14 @@ def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
         (folder / "link").symlink_to(tmp_path / "precious")
         space.remove(folder)
     assert (tmp_path / "precious" / "file").exists()
+
+
+@pytest.mark.parametrize("removed", ["path", "root"])
+def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path, removed: str) -> None:
+    with Workspace(tmp_path / "jobs") as workspace:
+        shutil.rmtree(workspace.path if removed == "path" else tmp_path / "jobs")
+        with ThreadPoolExecutor(4) as threads:
+            made = list(threads.map(workspace.folder, ["job"] * 8))
+        assert all(folder.is_dir() and folder.parent == workspace.path for folder in made)
+        Workspace(tmp_path / "jobs").close()
+        assert all(folder.is_dir() for folder in made)  # ours is held again

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 import uuid
 from pathlib import Path
 
@@ -82,10 +81,10 @@ class LocalBlobs:
             os.utime(aside)
         self.remove(name)
 
-    def sweep(self, older_than_s: float) -> None:
+    def sweep(self, older_than_s: float, now: float) -> None:
         """Remove what dead processes left half written, and have not touched for that long, and what was put aside."""
-        sweep_staging(self._staging, time.time() - older_than_s)
-        sweep_staging(self._quarantine, time.time() - _QUARANTINED_S)
+        sweep_staging(self._staging, now - older_than_s)
+        sweep_staging(self._quarantine, now - _QUARANTINED_S)
 
 
 def _move(file: Path, path: Path) -> None:

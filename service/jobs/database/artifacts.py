@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from relaxc.service.config import settings
-from relaxc.service.jobs.database import uses
+from relaxc.service.jobs.database import clock, uses
 from relaxc.service.jobs.database.rows import expires, iso_time
 from relaxc.service.jobs.database.tables import artifacts
 
@@ -40,7 +39,7 @@ class ArtifactRow:
 
 def own(connection: Connection, owner: str, digest: str, size_bytes: int = 0) -> None:
     """Let `owner` fetch it from now on."""
-    now = time.time()
+    now = clock.now()
     if not uses.insert_or_touch(connection, artifacts, owner, digest, created=now, used=now, size_bytes=size_bytes):
         mine = artifacts.c.owner == owner, artifacts.c.digest == digest
         connection.execute(sa.update(artifacts).where(*mine, artifacts.c.size_bytes == 0).values(size_bytes=size_bytes))

@@ -5,7 +5,6 @@ A claim alone makes one, and none comes twice: who has lost its claim can change
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from relaxc.service.jobs.database import events, instances, quotas, shares
+from relaxc.service.jobs.database import clock, events, instances, quotas, shares
 from relaxc.service.jobs.database.jobs import get
 from relaxc.service.jobs.database.rows import JobKind, JobRow
 from relaxc.service.jobs.database.tables import jobs, owners
@@ -59,9 +58,9 @@ def claim(
     chosen = _next(connection, lane, without, accepts)
     if chosen is None or not fits(chosen):
         return None
-    told = [(time.time(), {"event": "state", "state": State.RUNNING.value, "worker": instance})]
+    told = [(clock.now(), {"event": "state", "state": State.RUNNING.value, "worker": instance})]
     counted = {"attempts": jobs.c.attempts + 1, "epoch": jobs.c.epoch + 1}
-    columns = {"state": State.RUNNING, "instance": instance, "started": time.time(), **counted, **PLACED}
+    columns = {"state": State.RUNNING, "instance": instance, "started": clock.now(), **counted, **PLACED}
     if not events.append(connection, chosen.id, told, jobs.c.state == State.QUEUED, **columns):
         return None
     shares.start(connection, chosen.owner, chosen.weight, chosen.tag)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.rows import JobRow
 from relaxc.service.jobs.database.tables import deliveries
 
@@ -48,7 +48,7 @@ def insert(connection: Connection, job: JobRow) -> None:
     if job.webhook is not None:
         _insert(connection, job, job.webhook, state="waiting", body=body)
     joined = sa.update(deliveries).where(deliveries.c.state == "held", deliveries.c.job == job.id)
-    connection.execute(joined.values(state="waiting", body=body, created=time.time(), due=time.time()))
+    connection.execute(joined.values(state="waiting", body=body, created=clock.now(), due=clock.now()))
 
 
 def hold(connection: Connection, job: JobRow, url: str) -> bool:
@@ -67,21 +67,21 @@ def hold(connection: Connection, job: JobRow, url: str) -> bool:
 def owners_due(connection: Connection) -> dict[str, float]:
     """Who has deliveries that are due, and the Unix time since which."""
     due = sa.select(deliveries.c.owner, sa.func.min(deliveries.c.due).label("since"))
-    due = due.where(deliveries.c.state == "waiting", deliveries.c.due <= time.time()).group_by(deliveries.c.owner)
+    due = due.where(deliveries.c.state == "waiting", deliveries.c.due <= clock.now()).group_by(deliveries.c.owner)
     return {row.owner: row.since for row in connection.execute(due)}
 
 
 def take_due(connection: Connection, owner: str, hold_s: float) -> Delivery | None:
     """Return the owner's that is due the longest, kept from others for `hold_s` seconds; None when none is due."""
     due = sa.select(deliveries.c.id).where(
-        deliveries.c.state == "waiting", deliveries.c.due <= time.time(), deliveries.c.owner == owner
+        deliveries.c.state == "waiting", deliveries.c.due <= clock.now(), deliveries.c.owner == owner
     )
     first = due.order_by(deliveries.c.due).limit(1).with_for_update(skip_locked=True)
     id = connection.scalar(first)
     if id is None:
         return None
     taken = sa.update(deliveries).where(deliveries.c.id == id)
-    taken = taken.values(due=time.time() + hold_s, attempts=deliveries.c.attempts + 1)
+    taken = taken.values(due=clock.now() + hold_s, attempts=deliveries.c.attempts + 1)
     row = connection.execute(taken.returning(deliveries)).one()
     return Delivery(row.id, row.job, row.owner, row.url, row.body, row.attempts, row.created)
 
@@ -108,5 +108,5 @@ def failed(connection: Connection, id: int, why: str, due: float | None) -> None
 
 
 def _insert(connection: Connection, job: JobRow, url: str, **columns: str) -> None:
-    row = {"job": job.id, "owner": job.owner, "url": url, "attempts": 0, "created": time.time(), "due": time.time()}
+    row = {"job": job.id, "owner": job.owner, "url": url, "attempts": 0, "created": clock.now(), "due": clock.now()}
     connection.execute(sa.insert(deliveries).values(**row, **columns))

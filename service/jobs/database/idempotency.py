@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from relaxc.service.config import settings
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.tables import idempotency, jobs
 from relaxc.service.jobs.database.upsert import insert_new
 
@@ -37,8 +37,8 @@ def insert(connection: Connection, owner: str, key: str, body: str, job: str) ->
     over = sa.or_(swept, idempotency.c.created <= _oldest())
     mine = idempotency.c.owner == owner, idempotency.c.key == key
     connection.execute(sa.delete(idempotency).where(*mine, over))
-    return insert_new(connection, idempotency, owner=owner, key=key, body=body, job=job, created=time.time())
+    return insert_new(connection, idempotency, owner=owner, key=key, body=body, job=job, created=clock.now())
 
 
 def _oldest() -> float:
-    return time.time() - settings().idempotency_expiry_s
+    return clock.now() - settings().idempotency_expiry_s

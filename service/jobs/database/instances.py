@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable, Collection
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.engine import now
 from relaxc.service.jobs.database.tables import instances, jobs
 from relaxc.service.jobs.job import Claim
@@ -37,7 +37,7 @@ def register(connection: Connection, id: str, place: str, workspace: str, **abou
     `about` are `role`, `slots`, `tune_slots` and `machine`.
     """
     row = {"id": id, "place": place, "workspace": workspace, "host": platform.node(), "pid": os.getpid(), **about}
-    connection.execute(sa.insert(instances).values(**row, started=time.time(), heartbeat=now()))
+    connection.execute(sa.insert(instances).values(**row, started=clock.now(), heartbeat=now()))
 
 
 def every(connection: Connection) -> list[dict[str, Any]]:

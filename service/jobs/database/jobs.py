@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from relaxc.service.jobs.database import cursors
+from relaxc.service.jobs.database import clock, cursors
 from relaxc.service.jobs.database.rows import JobKind, JobPage, JobRow
 from relaxc.service.jobs.database.tables import jobs, owners
 from relaxc.service.jobs.database.upsert import insert_new
@@ -73,7 +72,7 @@ def _row(values: dict[str, Any]) -> JobRow:
 def insert(connection: Connection, **values: Any) -> str | None:
     """Put a queued job into the table and return its id; None when its owner has an equal one that lives."""
     id = new_id()
-    defaults = {"state": State.QUEUED, "attempts": 0, "cancelling": False, "events": 0, "created": time.time()}
+    defaults = {"state": State.QUEUED, "attempts": 0, "cancelling": False, "events": 0, "created": clock.now()}
     return id if insert_new(connection, jobs, id=id, **{**defaults, **values}) else None
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from relaxc.service.jobs.database import events
+from relaxc.service.jobs.database import clock, events
 from relaxc.service.jobs.database.engine import now
 from relaxc.service.jobs.database.rows import JobKind
 from relaxc.service.jobs.database.tables import jobs
@@ -47,7 +46,7 @@ def note(connection: Connection, id: str, missing: list[str]) -> bool:
     """Note what the job lacks, nothing where somebody can take it again; False where it does not wait any more."""
     since = sa.func.coalesce(jobs.c.missing_since, now()) if missing else None
     columns: dict[str, Any] = {"missing": missing or None, "missing_since": since}
-    return events.append(connection, id, [(time.time(), told(missing))], _QUEUED, **columns)
+    return events.append(connection, id, [(clock.now(), told(missing))], _QUEUED, **columns)
 
 
 def told(missing: list[str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ locks a job's row as well locks the owner's before.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from relaxc.service.config import settings
 from relaxc.service.errors import QuotaExceeded, StorageQuotaExceeded
-from relaxc.service.jobs.database import tuning_times
+from relaxc.service.jobs.database import clock, tuning_times
 from relaxc.service.jobs.database.tables import artifacts, jobs, model_contents, models, owners, record_sets, uploads
 from relaxc.service.jobs.database.upsert import insert_new
 from relaxc.service.jobs.job import State
@@ -68,7 +67,7 @@ def hold(connection: Connection, owner: str) -> Quotas:
     wanted = sa.select(owners.c.quotas).where(owners.c.id == owner).with_for_update()
     own = connection.scalar(wanted)
     if own is None:  # an owner without a row has none to lock
-        facts = {"name": owner, "weight": 1.0, "webhook_secret": "", "created": time.time()}
+        facts = {"name": owner, "weight": 1.0, "webhook_secret": "", "created": clock.now()}
         insert_new(connection, owners, id=owner, quotas={}, **facts)
         own = connection.scalar(wanted)
     return Quotas.of(own or {})

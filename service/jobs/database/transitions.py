@@ -7,7 +7,6 @@ where the same server, or the same attempt, has the job again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from relaxc.service.errors import Cancelled, RelaxcError, ServerDied, StorageQuotaExceeded
-from relaxc.service.jobs.database import artifacts, deliveries, events, quotas, records, shares, tuning_times
+from relaxc.service.jobs.database import artifacts, clock, deliveries, events, quotas, records, shares, tuning_times
 from relaxc.service.jobs.database.claims import PLACED
 from relaxc.service.jobs.database.jobs import find, get
 from relaxc.service.jobs.database.outcomes import Outcome
@@ -47,7 +46,7 @@ def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
     One whose artifact or records do not fit into what its owner may keep fails. Its trials stay, which `settle_ended`
     makes a record set of once there is room.
     """
-    seconds = time.time() - (job.started or time.time())
+    seconds = clock.now() - (job.started or clock.now())
     outcome = _as_far_as_it_fits(connection, job, outcome)
     if not _end(connection, job.id, outcome, *held(job.claim)):
         return None
@@ -159,7 +158,7 @@ def _queue_or_cancel(connection: Connection, claim: Claim, reason: str, **column
 
 
 def _queue_again(connection: Connection, claim: Claim, reason: str, **more: Any) -> bool:
-    told = [(time.time(), {"event": "state", "state": State.QUEUED.value, "reason": reason})]
+    told = [(clock.now(), {"event": "state", "state": State.QUEUED.value, "reason": reason})]
     columns = {"state": State.QUEUED, "instance": None, "stage": None, "done": None, "total": None, "started": None}
     if not events.append(connection, claim[0], told, *held(claim), ~jobs.c.cancelling, **columns, **more):
         return False
@@ -171,7 +170,7 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
     columns = outcome.columns()
     told = {name: value for name, value in columns.items() if value is not None and name != "result"}
     last = {"event": "state", "state": outcome.state.value, **told}
-    finished = time.time()
+    finished = clock.now()
     columns = {**columns, "state": outcome.state, "finished": finished, "instance": None, **PLACED}
     if not events.append(connection, id, [(finished, last)], *where, **columns):
         return False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.rows import JobKind, JobRow
 from relaxc.service.jobs.database.tables import jobs, tuning_times
 from relaxc.service.jobs.database.upsert import insert_new
@@ -25,7 +25,7 @@ def note(connection: Connection, job: JobRow, heard: float | None = None) -> Non
     It ended now, or when its server was `heard` of for the last time, in Unix time.
     """
     if job.kind is JobKind.TUNE and job.started is not None:
-        now = time.time()
+        now = clock.now()
         ended = now if heard is None else min(heard, now)
         facts = {"owner": job.owner, "ended": now, "seconds": max(0.0, ended - job.started)}
         insert_new(connection, tuning_times, job=job.id, epoch=job.epoch, **facts)
@@ -47,7 +47,7 @@ def wait_s(connection: Connection, owner: str, too_much_s: float) -> float | Non
     for row in _noted(connection, owner):
         too_much_s -= row.seconds
         if too_much_s <= 0:
-            return max(1.0, float(row.ended) + WINDOW_S - time.time())
+            return max(1.0, float(row.ended) + WINDOW_S - clock.now())
     return None
 
 
@@ -62,5 +62,5 @@ def remove_old(connection: Connection, before: float, most: int) -> int:
 def _noted(connection: Connection, owner: str) -> list[sa.Row[tuple[str, float, float]]]:
     """Those of the last 30 days, the oldest first."""
     noted = sa.select(tuning_times.c.job, tuning_times.c.seconds, tuning_times.c.ended)
-    mine = tuning_times.c.owner == owner, tuning_times.c.ended > time.time() - WINDOW_S
+    mine = tuning_times.c.owner == owner, tuning_times.c.ended > clock.now() - WINDOW_S
     return list(connection.execute(noted.where(*mine).order_by(tuning_times.c.ended)))

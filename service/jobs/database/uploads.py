@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from relaxc.service.config import settings
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.rows import expires, iso_time
 from relaxc.service.jobs.database.tables import uploads
 from relaxc.service.jobs.database.upsert import insert_or_update
@@ -52,7 +52,7 @@ class UploadRow:
 
 def put(connection: Connection, owner: str, name: str, size_bytes: int) -> None:
     """Note that so many bytes are on their way, or still are."""
-    facts = {"size_bytes": size_bytes, "touched": time.time()}
+    facts = {"size_bytes": size_bytes, "touched": clock.now()}
     insert_or_update(connection, uploads, ("owner", "name"), owner=owner, name=name, **facts)
 
 

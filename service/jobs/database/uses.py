@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.tables import artifacts, jobs, model_aliases, models, record_sets
 from relaxc.service.jobs.database.upsert import insert_new
 from relaxc.service.jobs.job import State
@@ -34,7 +34,7 @@ def touch(connection: Connection, table: sa.Table, owner: str | None, digest: st
 
     A use that is noted already, and not longer ago than `older_than_s`, is left as it is, and counts as not found.
     """
-    now = time.time()
+    now = clock.now()
     used = sa.update(table).where(table.c.digest == digest)
     used = used if owner is None else used.where(table.c.owner == owner)
     used = used.where(table.c.used < now - older_than_s) if older_than_s else used

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from relaxc.service.errors import AdminNeeded
-from relaxc.service.jobs.database import keys
+from relaxc.service.jobs.database import clock, keys
 from relaxc.service.jobs.database.engine import Database
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def changing(database: Database, connection: Connection, asker: str | None) -> I
         yield
         return
     database.lock(connection, ADMINS_LOCK)
-    now = time.time()
+    now = clock.now()
     before = keys.admins(connection, now)
     yield
     after = keys.admins(connection, now)

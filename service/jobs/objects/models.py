@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -15,7 +14,7 @@ from relaxc.service.artifact.entry import is_digest, sha256_of
 from relaxc.service.errors import ModelNotFound, StoreUnwritable
 from relaxc.service.frontend.model_file import only_format
 from relaxc.service.jobs.blobs.mirrored import Blobs
-from relaxc.service.jobs.database import models, quotas, uploads
+from relaxc.service.jobs.database import clock, models, quotas, uploads
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.database.models import Content
 from relaxc.service.jobs.database.rows import ModelFile, ModelRow, Owner
@@ -60,7 +59,7 @@ class Models:
         `jobs.intake.check` raises, StoreUnwritable, and StorageQuotaExceeded.
         """
         format, digest, files = sent.format, sent.digest, sent.files
-        size, created = sum(file.size_bytes for file in files), time.time()
+        size, created = sum(file.size_bytes for file in files), clock.now()
         with self._database.begin() as connection:  # nothing is kept of what does not fit
             _admit(connection, owner, digest, size, upload)
             if upload:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import pwd
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from relaxc.service.jobs.database import audit
+from relaxc.service.jobs.database import audit, clock
 from relaxc.service.jobs.database.rows import AuditRow
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ DONE = "done"
 def by_command(connection: Connection, verb: str, object: str, how: dict[str, Any]) -> None:
     """Add a row of no key and no owner; it is there if and only if the change is."""
     detail = {"user": _user(), "host": platform.node(), **how}
-    row = AuditRow(time.time(), "", f"relaxc {verb}", object, DONE, "", detail)
+    row = AuditRow(clock.now(), "", f"relaxc {verb}", object, DONE, "", detail)
     audit.append(connection, [row])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import secrets
 import string
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from relaxc.service.config import settings
 from relaxc.service.errors import AdminNeeded, InvalidOption, OwnerNotFound
-from relaxc.service.jobs.database import owners
+from relaxc.service.jobs.database import clock, owners
 from relaxc.service.jobs.database.engine import Database, url_of_settings
 from relaxc.service.jobs.database.owners import OwnerRow
 from relaxc.service.jobs.database.quotas import QUOTAS, hold
@@ -87,7 +86,7 @@ class Owners:
         if weight is not None:
             columns["weight"] = _checked_weight(weight)
         if disabled is not None:
-            columns["disabled"] = time.time() if disabled else None
+            columns["disabled"] = clock.now() if disabled else None
         if new_webhook_secret:
             columns["webhook_secret"] = _webhook_secret()
         with self._database.begin() as connection, admins.changing(self._database, connection, asker):
@@ -136,7 +135,7 @@ def new_owner(name: str, weight: float) -> OwnerRow:
         weight=_checked_weight(weight),
         quotas={},
         webhook_secret=_webhook_secret(),
-        created=time.time(),
+        created=clock.now(),
     )
 
 

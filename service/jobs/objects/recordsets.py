@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from pathlib import Path
 
 from relaxc.service.artifact.entry import is_digest
 from relaxc.service.errors import InvalidRecords, RecordsNotFound
 from relaxc.service.jobs.blobs.mirrored import Blobs
-from relaxc.service.jobs.database import records
+from relaxc.service.jobs.database import clock, records
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.database.rows import Owner, RecordsRow
 from relaxc.service.records import files
@@ -83,7 +82,7 @@ def _read(owner: Owner, text: bytes, name: str, job: str | None) -> tuple[Record
     if not len(found):
         raise InvalidRecords("the record set has no records")
     canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
-    digest, now = hashlib.sha256(canonical).hexdigest(), time.time()
+    digest, now = hashlib.sha256(canonical).hexdigest(), clock.now()
     return RecordsRow(owner.id, digest, name, len(found), len(canonical), now, now, job), canonical
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from relaxc.service.errors import (
     RequestError,
     UploadConflict,
 )
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.rows import ModelRow, Owner
 from relaxc.service.jobs.objects.allowance import Allowance
 from relaxc.service.jobs.objects.intake import Sent
@@ -134,7 +134,7 @@ class Uploads:
 
     def sweep(self, older_than_s: float) -> int:
         """Drop uploads whose last byte came so many seconds ago and that nobody sends; return how many."""
-        gone, before = 0, time.time() - older_than_s
+        gone, before = 0, clock.file_time() - older_than_s
         touched: dict[tuple[str, str], float] = {}
         for path in self._root.glob("*/*.part"):
             owner, sha256 = path.parent.name, path.stem.partition("-")[0]

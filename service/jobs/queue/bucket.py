@@ -10,7 +10,7 @@ from relaxc.service.artifact.entry import is_digest
 from relaxc.service.config import settings
 from relaxc.service.jobs.blobs.mirrored import Blobs
 from relaxc.service.jobs.blobs.s3 import Listed, S3Blobs
-from relaxc.service.jobs.database import orphans
+from relaxc.service.jobs.database import clock, orphans
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.queue.retention import Place, Removed
 
@@ -47,7 +47,7 @@ class BucketSweep:
             self._after = found[-1].name
 
     def _remove(self, remote: S3Blobs, found: Iterable[Listed]) -> None:
-        before = time.time() - settings().orphan_expiry_s
+        before = clock.file_time() - settings().orphan_expiry_s
         old: dict[str, dict[str, list[str]]] = {}
         for each in found:
             kind, _, rest = each.name.partition("/")

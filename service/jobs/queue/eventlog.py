@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relaxc.service.errors import ServiceError
-from relaxc.service.jobs.database import events
+from relaxc.service.jobs.database import clock, events
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.database.rows import JobRow
 from relaxc.service.jobs.database.transitions import held
@@ -134,7 +133,7 @@ class EventLog:
         last = self._told[-1][1] if self._told else {}
         if kind != "progress" or last.get("event") != "progress" or last.get("stage") != data.get("stage"):
             return False
-        self._told[-1] = (time.time(), data)
+        self._told[-1] = (clock.now(), data)
         return True
 
     def _add(self, data: dict[str, Any]) -> None:
@@ -146,4 +145,4 @@ class EventLog:
             self._left = 0
             data = {"event": "log", "level": "warning", "message": "the job tells too much: the rest is left out"}
         if self._left >= 0:
-            self._told.append((time.time(), data))
+            self._told.append((clock.now(), data))

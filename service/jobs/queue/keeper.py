@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import threading
 import time
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from relaxc.service.errors import RelaxcError
-from relaxc.service.jobs.database import instances, transitions
+from relaxc.service.jobs.database import clock, instances, transitions
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.objects.noted import by_command
 from relaxc.service.process.workspace import Workspace
@@ -25,6 +26,8 @@ RECOVERY_LOCK = 4
 
 _LOG = logging.getLogger("relaxc.keeper")
 _MARK = "place"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""An image of a disk has all that is on it, but runs under another boot."""
 
 
 class Periodic:
@@ -74,6 +77,7 @@ class Keeper:
 
     def _register(self) -> None:
         with self._database.begin() as connection:
+            clock.sync(connection)
             instances.register(connection, self.id, self._place, self._workspace.name, **self._about)
             if self._about.get("role") == "worker":  # whoever has the database's credentials may add one
                 by_command(connection, "worker", self.id, {})
@@ -82,6 +86,7 @@ class Keeper:
         """Say that this server lives; one that others have given up comes back, without the jobs it had."""
         with self._database.begin() as connection:
             alive = instances.beat(connection, self.id)
+            clock.sync(connection)
         if not alive:
             _LOG.warning("this server was silent for %g s, and was given up by another", self._lease_s)
             self._register()
@@ -121,7 +126,14 @@ class Keeper:
 
 
 def _place(root: Path, workspace: Workspace) -> str:
-    """What tells this cache folder from all others, written into it once."""
+    """What tells this cache folder from all others: a mark in it, and where it is, as a copy has the same mark."""
+    seen = root.stat()
+    text = f"{_mark(root, workspace)} {seen.st_dev} {seen.st_ino} {_BOOT.read_text().strip()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _mark(root: Path, workspace: Workspace) -> str:
+    """Written into the folder once."""
     mark = root / _MARK
     while True:
         try:

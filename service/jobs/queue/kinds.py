@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from relaxc.service.compiler import places_read
 from relaxc.service.config import settings
 from relaxc.service.errors import RelaxcError
 from relaxc.service.jobs.blobs.mirrored import Blobs
+from relaxc.service.jobs.database import clock
 from relaxc.service.jobs.database.engine import is_no_answer
 from relaxc.service.jobs.database.outcomes import Outcome
 from relaxc.service.jobs.database.rows import JobKind, JobRow, Owner, RecordsRow
@@ -82,7 +82,7 @@ class Kinds:
         with self._model(job) as model:
             request = self._request(running, model)
             allowed = Confinement(reads=(*folders_of(model.path), *places_read(request)))
-            waited_s = round((job.started or time.time()) - job.created, 3)
+            waited_s = round((job.started or clock.now()) - job.created, 3)
             key = key_for(request, None if self.machine is None else self.machine.lacks(request.target))
             entry = self.compile_once(
                 Ask(request, key, job.name, allowed, waited_s),

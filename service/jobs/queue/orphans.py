@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from relaxc.service.config import settings
 from relaxc.service.jobs.blobs.local import LocalBlobs
-from relaxc.service.jobs.database import orphans
+from relaxc.service.jobs.database import clock, orphans
 from relaxc.service.jobs.database.engine import Database
 
 __all__ = ["remove_orphans"]
@@ -26,7 +25,7 @@ def remove_orphans(database: Database, blobs: LocalBlobs, *, grace_s: float | No
     grace_s = settings().orphan_expiry_s if grace_s is None else grace_s
     removed = []
     for kind in orphans.LOCAL:
-        before = time.time() - grace_s
+        before = clock.file_time() - grace_s
         for names in _batches(blobs.root / kind, before):
             with database.read() as connection:
                 unknown = orphans.unknown(connection, kind, names)

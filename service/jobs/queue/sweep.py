@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from relaxc.service.config import settings
 from relaxc.service.errors import RelaxcError, ServiceError
 from relaxc.service.jobs.blobs.mirrored import Blobs
-from relaxc.service.jobs.database import expired, tables, trials, tuning_times, uses
+from relaxc.service.jobs.database import clock, expired, tables, trials, tuning_times, uses
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.objects.models import Models
 from relaxc.service.jobs.objects.recordsets import RecordSets
@@ -83,16 +83,16 @@ class Sweep:
             except RelaxcError as error:
                 failed = True
                 _LOG.warning("%s", error)
-        self.finished = self.finished if failed else time.time()
+        self.finished = self.finished if failed else clock.now()
 
     def _files(self) -> None:
         values = settings()
         self._count(Place.BLOBS, "uploads", self._uploads.sweep(values.upload_expiry_s))
-        self._blobs.local.sweep(values.orphan_expiry_s)
+        self._blobs.local.sweep(values.orphan_expiry_s, clock.file_time())
 
     def _rows(self) -> None:
         """Of tables whose rows nothing depends on."""
-        values, now = settings(), time.time()
+        values, now = settings(), clock.now()
         ages: tuple[tuple[Table, RemoveOld, float], ...] = (
             (tables.deliveries, expired.remove_deliveries, values.delivery_expiry_s),
             (tables.idempotency, expired.remove_idempotency, values.idempotency_expiry_s),
@@ -106,7 +106,7 @@ class Sweep:
 
     def _owned(self) -> None:
         """What owners have not used: their bytes go once nobody has them, with `_contents` and `_bucket`."""
-        values, now = settings(), time.time()
+        values, now = settings(), clock.now()
         ages = values.model_expiry_s, values.artifact_expiry_s, values.records_expiry_s
         for table, age_s in zip(uses.OWNED, ages, strict=True):
             if age_s:
@@ -115,7 +115,7 @@ class Sweep:
     def _jobs(self) -> None:
         self._count(Place.TABLE, "job_trials", settle_ended(self._database, self._records))
         age_s = settings().job_expiry_s
-        before = time.time() - age_s
+        before = clock.now() - age_s
         if age_s:
             self._all(_old(tables.job_trials, trials.remove_old, before))
         while age_s and not self._closed.is_set():

@@ -203,7 +203,7 @@ def test_what_was_tuned_over_thirty_days_ago_counts_no_more(
         admit_tuning(database, 4 * HOUR_S)  # never
     assert "retry_after_s" not in refused.value.fields
     now = time.time() + 25 * 86400
-    monkeypatch.setattr("relaxc.service.jobs.database.tuning_times.time.time", lambda: now)
+    monkeypatch.setattr("relaxc.service.jobs.database.clock.now", lambda: now)
     assert used(database).tuning_hours == 1
     with database.begin() as connection:
         assert tuning_times.remove_old(connection, now - tuning_times.WINDOW_S, 9) == 1
