@@ -38,7 +38,7 @@ def warm(session: Session, batch: int = 5) -> None:
 
 
 def is_replayed(session: Session, **given: Any) -> bool:
-    return session._replays.find((), given) is not None
+    return session._programs.first.replays.find((), given) is not None
 
 
 def test_a_shape_that_comes_again_is_replayed_and_right(artifact: Make, linear: Linears) -> None:
@@ -105,7 +105,7 @@ def test_the_number_of_shapes_that_are_kept_is_bounded(artifact: Make) -> None:
     session = load(artifact())
     for batch in range(1, 41):
         warm(session, batch)
-    assert len(session._replays._found) <= 16
+    assert len(session._programs.first.replays._found) <= 16
     assert is_replayed(session, **inputs(40)) and not is_replayed(session, **inputs(1))
 
 
