@@ -60,14 +60,15 @@ def bound(session: Session, program: Program, inputs: Mapping[str, Any], given: 
     replay = program.recorded(tensors)
     run = _called(session, program, tensors, arrays) if replay is None else _replayed(replay, arrays)
 
+    programs = session._programs
+
     def whole() -> None:
-        session._programs.take_only(program)
-        try:
+        with program.lock:
             for fill in fills:
                 fill()
             run()
-        finally:
-            session._programs.give(program)
+        if programs.waiting:
+            programs.tell()
 
     return Bound(values, outputs, whole)
 

@@ -446,7 +446,7 @@ def test_a_call_waits_for_no_other_one(session: Session, linear: Linears, monkey
     assert other is not held
     waiting = threading.Thread(target=lambda: assert_right(session(**inputs()), linear, **inputs()))
     waiting.start()
-    until(lambda: programs._waiting)
+    until(lambda: programs.waiting)
     programs.give(other)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()

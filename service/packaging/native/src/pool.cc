@@ -199,6 +199,12 @@ void work_on(Job& job, int place, int most_active) {
   }
 }
 
+/// Do all parts, in order.
+void work_alone(Job& job) {
+  for (int part = 0; part < job.env.num_task; ++part)
+    if (job.task(part, &job.env, job.closure)) return keep_error(job, part);
+}
+
 void serve(Worker& own) {
   inside = true;
   uint64_t idle_since = ticks(), last = idle_since;
@@ -392,10 +398,11 @@ int relaxc_pool_launch(relaxc_task task, void* closure, int parts) {
         job.range[place].end = static_cast<int>(static_cast<int64_t>(parts) * (place + 1) / job.ranges);
       }
       helpers = offer(job, offers, count, sleepers);
+      if (!helpers) job.ranges = 1;
     }
   }
-  if (job.ranges == 1) job.range[0].next.store(0, std::memory_order_relaxed), job.range[0].end = parts;
-  work_on(job, 0, 0);
+  if (job.ranges == 1) work_alone(job);
+  else work_on(job, 0, 0);
   if (is_nested) return result_of(job);
   uint64_t done = ticks();
   if (helpers && finish(job, offers, helpers, began)) note_taken(ticks());

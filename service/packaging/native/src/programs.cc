@@ -39,21 +39,24 @@ std::unique_ptr<Program> Programs::made() const {
 
 std::unique_ptr<Program> Programs::take() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (free_.empty() && made_ < most_) {
+  if (free_.empty() && made_ < most_) {  // then nobody waits
     std::unique_ptr<Program> found = made();
     ++made_;
     return found;
   }
-  given_.wait(lock, [&] { return !free_.empty(); });
+  uint64_t number = arrived_++;
+  given_.wait(lock, [&] { return number == served_ && !free_.empty(); });
+  ++served_;
   std::unique_ptr<Program> found = std::move(free_.back());
   free_.pop_back();
+  given_.notify_all();
   return found;
 }
 
 void Programs::give(std::unique_ptr<Program> program) {
   std::lock_guard<std::mutex> lock(mutex_);
   free_.push_back(std::move(program));
-  given_.notify_one();
+  given_.notify_all();
 }
 
 }  // namespace relaxc_runtime

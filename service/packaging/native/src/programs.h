@@ -4,6 +4,7 @@
 #include <tvm/ffi/function.h>
 
 #include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,7 +24,7 @@ struct Program {
 /// The function of a module. Throws where it has none.
 tvm::ffi::Function function_of(const tvm::ffi::Any& module, const char* name, bool with_imports = true);
 
-/// Up to `most` programs of a library, made when they are needed; calls beyond wait.
+/// Up to `most` programs of a library, made when they are needed; calls beyond wait, and are served as they came.
 class Programs {
  public:
   Programs(tvm::ffi::Any library, DLDevice device, int most);
@@ -41,6 +42,7 @@ class Programs {
   std::condition_variable given_;
   std::vector<std::unique_ptr<Program>> free_;
   int made_ = 0, most_;
+  uint64_t arrived_ = 0, served_ = 0;  // calls, so that who came first is first
 };
 
 }  // namespace relaxc_runtime
