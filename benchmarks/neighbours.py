@@ -20,6 +20,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def _mlp(path: Path) -> None:
     from onnx import helper, numpy_helper, save
 
     draw, nodes, weights, value = np.random.default_rng(0), [], [], "x"
-    for place, (a, b) in enumerate(zip(_LAYERS, _LAYERS[1:], strict=False)):
+    for place, (a, b) in enumerate(pairwise(_LAYERS)):
         weight = (draw.standard_normal((a, b)) / np.sqrt(a)).astype(np.float32)
         weights.append(numpy_helper.from_array(weight, f"w{place}"))
         nodes.append(helper.make_node("MatMul", [value, f"w{place}"], [f"h{place}"]))

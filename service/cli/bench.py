@@ -66,12 +66,12 @@ def bench(
     from relaxc.service.runtime.sides import Side, by_turns
 
     values = choose_inputs(session.signature, inputs, dim, seed, fill=True)
-    made = (f"{bench_sides.__name__}:artifact", str(artifact), session.threads, values)
-    sides = {"relaxc": partial(Side, "relaxc", *made, streams=streams)}
+    make = f"{bench_sides.__name__}:artifact"
+    sides = {"relaxc": partial(Side, "relaxc", make, str(artifact), session.threads, values, streams=streams)}
     if against is not None:
         arguments = _checked(session, against, model)
-        made = (f"{bench_sides.__name__}:reference", *arguments, values)
-        sides[against.value] = partial(Side, against.value, *made, streams=streams)
+        make = f"{bench_sides.__name__}:reference"
+        sides[against.value] = partial(Side, against.value, make, *arguments, values, streams=streams)
     report, outputs = by_turns(sides, baseline=against.value if against else None, measure_s=duration_s)
     agreement = None if against is None else _agreement(session, outputs["relaxc"], outputs[against.value])
     if json:
@@ -89,10 +89,8 @@ def bench(
         _show(report, session.threads, streams, agreement)
 
 
-def _checked(
-    session: Session, against: Against, model: Path | None
-) -> tuple[str, str, int, dict[str, Any], dict[str, Any]]:
-    """What `reference` takes. Raise InvalidOption if the framework, or the model, is not what the artifact came from."""
+def _checked(session: Session, against: Against, model: Path | None) -> tuple[Any, ...]:
+    """What `reference` takes. Raise InvalidOption for a framework or a model that the artifact did not come from."""
     from relaxc.service import frontend
 
     if model is None:

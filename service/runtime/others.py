@@ -23,7 +23,7 @@ class Others:
         self._start, self._busy, self._own = time.monotonic(), self._seconds(), self._own_seconds()
 
     def cores(self) -> float:
-        """Return how many cores others, the hypervisor too, took on average since then; 0 where nothing tells."""
+        """Return how many cores others, the hypervisor too, took on average; 0 where nothing tells."""
         taken = self._seconds() - self._busy - (self._own_seconds() - self._own)
         return round(max(0.0, taken / max(time.monotonic() - self._start, 1e-9)), 3)
 

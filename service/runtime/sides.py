@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 from relaxc.service.errors import ArtifactError
@@ -131,27 +132,28 @@ def main() -> None:
     os.dup2(2, 1)  # what a framework prints is no answer
     make, arguments, streams = pickle.load(questions)  # noqa: S301  # what our own process wrote
 
-    def made() -> None:
-        nonlocal call
-        module, _, function = make.partition(":")
-        call = getattr(importlib.import_module(module), function)(*arguments)
+    call: list[Callable[[], Any]] = []
 
-    call: Callable[[], Any] = int
+    def made() -> None:
+        module, _, function = make.partition(":")
+        call.append(getattr(importlib.import_module(module), function)(*arguments))
+
     _answer(answers, made)
     while True:
         try:
             seconds = pickle.load(questions)  # noqa: S301
         except EOFError:
             return
-        _answer(answers, call if seconds is None else lambda: _turn(call, seconds, streams))  # noqa: B023
+        _answer(answers, call[0] if seconds is None else partial(_turn, call[0], seconds, streams))
 
 
 def _answer(answers: Any, work: Callable[[], Any]) -> None:
+    found, failure = None, None
     try:
-        found = (work(), None)
+        found = work()
     except Exception as error:  # noqa: BLE001  # whatever a framework raises is told to who asked
-        found = (None, f"{type(error).__name__}: {error}")
-    pickle.dump(found, answers, protocol=5)
+        failure = f"{type(error).__name__}: {error}"
+    pickle.dump((found, failure), answers, protocol=5)
     answers.flush()
 
 

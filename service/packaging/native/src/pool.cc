@@ -34,9 +34,9 @@ constexpr int kParts = 64;  // of a loop of which nothing is known: never a matt
 constexpr uint64_t kHandOver = 1500;      // what a thread that is awake costs to come and to be waited for
 constexpr uint64_t kWake = 20000;         // work that pays for waking a thread
 constexpr uint64_t kSpin = 500000;        // a thread without work stays awake
-constexpr uint64_t kGap = 40000;          // one that spins was away from its core: somebody else wants it
+constexpr uint64_t kGap = 100000;         // one that spins was away from its core: somebody else wants it
 constexpr uint64_t kLate = 200000;        // a part that ends this much later than its like was away from its core
-constexpr uint64_t kTaken = 2000000;      // cores count as taken after that was seen, doubled each time up to
+constexpr uint64_t kTaken = 2000000;      // cores count as taken after that was seen, doubled where it is seen again soon, up to
 constexpr int kMostDoubled = 5;
 constexpr uint64_t kSpinTaken = 20000, kWorthTaken = 200000;  // what a thread stays awake then, and work that it is asked for
 
@@ -163,11 +163,12 @@ Costs costs;
 
 bool is_taken(uint64_t now) { return now < taken_until.load(std::memory_order_relaxed); }
 
-/// Somebody else runs on our cores. The longer this is so, the longer it is believed.
+/// Somebody else runs on our cores. The longer this is so, the longer it is believed; what comes alone may be the hypervisor's.
 void note_taken(uint64_t now) {
   uint64_t until = taken_until.load(std::memory_order_relaxed);
   if (now < until) return;
-  int level = now - until < in_ticks(kTaken << (kMostDoubled + 1)) ? std::min(taken_level.load() + 1, kMostDoubled) : 0;
+  int level = taken_level.load();
+  level = now - until < in_ticks(kTaken << (level + 1)) ? std::min(level + 1, kMostDoubled) : 0;
   taken_level.store(level);
   taken_until.store(now + in_ticks(kTaken << level));
 }
