@@ -1,6 +1,6 @@
 """Calls beside busy processes, in half a core, and from several threads: our pool beside ONNX Runtime's, by turns.
 
-    python -m benchmarks.neighbours [--rounds 5] [--turn 0.6] [--models mlp resnet18] [--json]
+    python -m benchmarks.neighbours [--rounds 5] [--turn 0.35] [--models mlp resnet18] [--json]
 
 Each side is a process, stopped when it is not its turn. `beside N` has N processes that only count, `half a core` a
 control group with that quota (where one can be made). Of each runtime the better number of threads counts, 1 or all
@@ -217,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["mlp", "resnet18"], help="mlp, or families of tests.zoo")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--turn", type=float, default=0.5, metavar="S")
+    parser.add_argument("--turn", type=float, default=0.35, metavar="S")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

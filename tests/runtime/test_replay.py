@@ -224,10 +224,10 @@ def test_whatever_is_given_is_replayed(session: Session, linear: Linears) -> Non
 
 
 def test_a_session_is_freed_with_its_last_name(artifact: Make) -> None:
-    """Not when the garbage collector comes: it may hold much memory."""
+    """Its program is, not when the garbage collector comes: it may hold much memory."""
     session = load(artifact())
     warm(session)
-    bound, gone = session.bind(inputs()), weakref.ref(session)
+    bound, gone = session.bind(inputs()), weakref.ref(session._programs.first)
     del session
     assert gone() is not None and bound()
     del bound
