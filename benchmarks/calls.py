@@ -105,7 +105,7 @@ def measure(
         for ours, bounds, want in zip(session(inputs).values(), bound().values(), peer.run(None, inputs), strict=True):
             np.testing.assert_allclose(ours, want, rtol=1e-4, atol=1e-5)
             np.testing.assert_array_equal(ours, bounds)
-    found = session._replays.find((), inputs)
+    found = session._programs.first.replays.find((), inputs)
     assert found is not None, "it is not replayed"
     for place, (function, arguments) in enumerate(found[0].steps):
         ways[f"kernel{place}"] = lambda function=function, arguments=arguments: function(*arguments)

@@ -202,7 +202,7 @@ def _only(outputs: dict[str, Any]) -> Any:
 def _show_runs(report: BenchReport, results: dict[str, Verification], threads: int) -> None:
     title = f"One image, {threads} threads, timed in turns"
     table = Table("", "largest error", "agrees", "median", "of ONNX Runtime's time", title=title)
-    ratios = {ratio.name: f"{ratio.median:.2f}" for ratio in report.ratios}
+    ratios = {ratio.name: f"{ratio.median:.2f}" if ratio.median else "?" for ratio in report.ratios}
     for timing in report.timings:
         result = results.get(timing.name)
         error = f"{result.outputs[0].max_abs_error:.1e}" if result else ""

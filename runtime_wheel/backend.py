@@ -47,6 +47,7 @@ def write_project(project: Path) -> None:
     """Write what setuptools makes the wheel of."""
     sys.path.insert(0, str(ROOT))
     from relaxc.service import tvm_libraries
+    from relaxc.service.runtime.pool_build import build_pool
 
     package = project / NAME
     for module, path in closure().items():
@@ -60,6 +61,7 @@ def write_project(project: Path) -> None:
     libraries.mkdir()
     for name in (tvm_libraries.RUNTIME, tvm_libraries.EXTRA, tvm_libraries.CUDA):
         shutil.copyfile(tvm_libraries.runtime_folder() / name, libraries / name)
+    build_pool(libraries / tvm_libraries.POOL, os.environ.get("CXX", "g++"))
     (libraries / "VERSION").write_text(f"{tvm_libraries.runtime_version()}\n")
     for path in tvm_libraries.licenses()["apache-tvm"]:
         shutil.copyfile(path, project / f"{path.name}.apache-tvm")

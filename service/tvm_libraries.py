@@ -9,11 +9,14 @@ from pathlib import Path
 
 from relaxc.service.errors import MachineMismatch
 
-__all__ = ["CUDA", "EXTRA", "FFI", "RUNTIME", "ffi_folder", "licenses", "runtime_folder", "runtime_version"]
+__all__ = ["CUDA", "EXTRA", "FFI", "POOL", "RUNTIME", "ffi_folder", "licenses", "runtime_folder", "runtime_version"]
 
 FFI, RUNTIME, EXTRA, CUDA = (
     f"lib{name}.so" for name in ("tvm_ffi", "tvm_runtime", "tvm_runtime_extra", "tvm_runtime_cuda")
 )
+
+POOL = "librelaxc_pool.so"
+"""Our own, of the package `relaxc-runtime`."""
 
 _OWN = Path(__file__).parent / "lib"
 """The folder of libraries in the package `relaxc-runtime`, which has no TVM beside it, with their version in a file."""

@@ -60,6 +60,10 @@ EXCEPTIONS = {
         "relaxc.service.runtime.session",
         "relaxc.service.artifact.manifest",
     ): "an artifact says itself how it is to be called",
+    (
+        "relaxc.service.runtime.program",
+        "relaxc.service.artifact.manifest",
+    ): "and what its program has",
 }
 MAX_EXCEPTIONS = 6
 

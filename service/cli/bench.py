@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,6 @@ from relaxc.service.errors import InvalidOption
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from relaxc.service.frontend import Reference
     from relaxc.service.runtime import Session
     from relaxc.service.runtime.bench import BenchReport
     from relaxc.service.runtime.verification import Verification
@@ -44,6 +44,10 @@ def bench(
     dim: Dims = None,
     seed: Seed = 0,
     threads: Threads = None,
+    streams: Annotated[
+        int,
+        typer.Option("--streams", metavar="N", min=1, max=1024, help="Calls that go on at a time, each in a thread."),
+    ] = 1,
     duration_s: Annotated[
         float,
         typer.Option("--seconds", metavar="S", min=0.01, max=86400, help="Time to measure for, after the warm-up."),
@@ -53,38 +57,41 @@ def bench(
 ) -> None:
     """Time an artifact on random inputs, or on those of -i.
 
-    Both sides use the same number of threads. A ratio is of times in the same round: below 1 is faster than the
-    baseline; its spread is from the 10th to the 90th percentile.
+    Each side has a process of its own, and the same number of threads; they take turns, and who has no turn is stopped.
+    A ratio is of the medians of a turn: below 1 is faster than the baseline. It is not told where more turns could give
+    another one by a tenth; the spread is from the 10th to the 90th percentile.
     """
     session = open_session(artifact, threads, with_torch=against is Against.TORCH, with_compiler=against is not None)
-    from relaxc.service.runtime.bench import bench
+    from relaxc.service.cli import bench_sides
+    from relaxc.service.runtime.sides import Side, by_turns
 
     values = choose_inputs(session.signature, inputs, dim, seed, fill=True)
-    callables: dict[str, Any] = {"relaxc": lambda: session(values)}
-    agreement = None
+    make = f"{bench_sides.__name__}:artifact"
+    sides = {"relaxc": partial(Side, "relaxc", make, str(artifact), session.threads, values, streams=streams)}
     if against is not None:
-        reference = _reference(session, against, model)
-        agreement = _agreement(session, values, reference)
-        callables[against.value] = lambda: reference(values)
-    report = bench(callables, baseline=against.value if against else None, measure_s=duration_s)
+        arguments = _checked(session, against, model)
+        make = f"{bench_sides.__name__}:reference"
+        sides[against.value] = partial(Side, against.value, make, *arguments, values, streams=streams)
+    report, outputs = by_turns(sides, baseline=against.value if against else None, measure_s=duration_s)
+    agreement = None if against is None else _agreement(session, outputs["relaxc"], outputs[against.value])
     if json:
         print_json(
             {
                 "artifact": str(artifact),
                 "threads": session.threads,
+                "streams": streams,
+                "is_loud": report.is_loud,
                 **report.to_dict(),
                 "outputs": agreement.to_dict() if agreement else None,
             }
         )
     else:
-        _show(report, session.threads, agreement)
+        _show(report, session.threads, streams, agreement)
 
 
-def _reference(session: Session, against: Against, model: Path | None) -> Reference:
-    """The model in its framework. Raise InvalidOption if that, or the model, is not what the artifact came from."""
+def _checked(session: Session, against: Against, model: Path | None) -> tuple[Any, ...]:
+    """What `reference` takes. Raise InvalidOption for a framework or a model that the artifact did not come from."""
     from relaxc.service import frontend
-    from relaxc.service.request import CompileOptions
-    from relaxc.service.rounding import Rounding
 
     if model is None:
         raise InvalidOption(f"--against {against} needs --model", option="model")
@@ -95,14 +102,11 @@ def _reference(session: Session, against: Against, model: Path | None) -> Refere
     made_from = session.manifest.digests["model"]
     if made_from not in (frontend.digest(model, format).digest, frontend.former_digest(model, format)):
         raise InvalidOption(f"the artifact was not compiled from {model}: their digests differ", option="model")
-    shapes = CompileOptions.from_dict({"shapes": session.manifest.options["shapes"]}).shapes
-    rounding = Rounding.of(session.manifest.passes)
-    return frontend.reference(
-        model, format, threads=session.threads, shapes=dict(shapes), fastest=True, rounding=rounding
-    )
+    manifest = session.manifest
+    return str(model), format.value, session.threads, manifest.options["shapes"], manifest.passes
 
 
-def _agreement(session: Session, values: Mapping[str, Any], reference: Reference) -> Verification:
+def _agreement(session: Session, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Verification:
     from relaxc.service.request import Precision
     from relaxc.service.runtime.compare import compare, judging_dtypes
 
@@ -112,22 +116,27 @@ def _agreement(session: Session, values: Mapping[str, Any], reference: Reference
         precision=Precision(precision) if precision else None,
         weights=session.manifest.weights.tensors,
     )
-    return compare(session(values), reference(values), dtypes)
+    return compare(found, wanted, dtypes)
 
 
 _COLUMNS = ("min", "mean", "p50", "p90", "p95", "p99", "std")
 
 
-def _show(report: BenchReport, threads: int, agreement: Verification | None) -> None:
+def _show(report: BenchReport, threads: int, streams: int, agreement: Verification | None) -> None:
     numbers = ("runs", *_COLUMNS, "per second")
-    title = f"milliseconds, {threads} threads"
+    title = f"milliseconds, {threads} threads" + (f", {streams} calls at a time" if streams > 1 else "")
     shown = table(title, "", "runs", *_COLUMNS, "per second", numbers=numbers)
     for row in report.timings:
         times = (f"{getattr(row, f'{name}_ms'):.3f}" for name in _COLUMNS)
         shown.add_row(row.name, str(row.samples), *times, f"{row.throughput:.1f}")
     console().print(shown)
+    if report.is_loud:
+        print(f"the machine is loud: other processes took {report.other_cores} cores meanwhile")
     for ratio in report.ratios:
         spread = f"{ratio.p10:.3f} to {ratio.p90:.3f}"
-        print(f"{ratio.name} takes {ratio.median:.3f} of the time of {ratio.baseline} ({spread})")
+        if ratio.median is None:
+            print(f"no ratio to {ratio.baseline}: it is between {ratio.low:.3f} and {ratio.high:.3f} ({spread})")
+        else:
+            print(f"{ratio.name} takes {ratio.median:.3f} of the time of {ratio.baseline} ({spread})")
     if agreement is not None:
         print(f"outputs agree: {'yes' if agreement.passed else f'NO, {agreement.reason}'}")

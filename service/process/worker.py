@@ -89,6 +89,8 @@ def preload(flavour: Flavour) -> None:
     _import(("relaxc.service.compiler", "relaxc.service.jobs.entries", *_our_modules(flavour)))
     # It asks by a child, and in a job's sandbox only the job itself may start CUDA.
     importlib.import_module("relaxc.service.machine").gpu()
+    # A job may not read what is kept below the cache folder.
+    importlib.import_module("relaxc.service.runtime.pool").pool()
 
 
 def _our_modules(flavour: Flavour) -> Iterator[str]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-__all__ = ["BenchReport", "Ratio", "Timing", "bench"]
+__all__ = ["BenchReport", "Ratio", "Timing", "bench", "median_interval", "report_of"]
 
 _MIN_ROUNDS = 10
 _MAX_ROUNDS = 100_000
+_LOUD_CORES = 0.1
+_MANY = 100
+_WIDEST = 1.1
+"""`high` over `low` of a ratio that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,17 @@ class Timing:
 class Ratio:
     """Time of `name` over the time of the baseline in the same round: the median, and the spread p10..p90.
 
-    Below 1 is faster than the baseline.
+    Below 1 is faster than the baseline. `low` and `high` are where the median of more rounds would be, with 95 %;
+    the median is None where they are too far apart to say it.
     """
 
     name: str
     baseline: str
-    median: float
+    median: float | None
     p10: float
     p90: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,13 @@ class BenchReport:
     warmup_s: float
     timings: tuple[Timing, ...]
     ratios: tuple[Ratio, ...]
+    other_cores: float | None = None
+    """How many cores other processes took meanwhile; None where nobody looked."""
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether others took so much that the times are not the machine's."""
+        return self.other_cores is not None and self.other_cores > _LOUD_CORES
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; `from_dict` is its inverse."""
@@ -69,6 +84,7 @@ class BenchReport:
             data["warmup_s"],
             tuple(Timing(**row) for row in data["timings"]),
             tuple(Ratio(**row) for row in data["ratios"]),
+            data["other_cores"],
         )
 
 
@@ -137,6 +153,26 @@ def _timing(name: str, times: np.ndarray[Any, Any], items: int) -> Timing:
     return Timing(name, len(times), low, round(mean, 6), p50, p90, p95, p99, std, round(items / mean * 1e3, 3))
 
 
+def report_of(
+    times: Mapping[str, Sequence[list[float]]],
+    taken_s: Mapping[str, float],
+    baseline: str | None,
+    warmup_s: float,
+    other_cores: float,
+) -> BenchReport:
+    """Return the report of what was called several times a round: its milliseconds by round, and the seconds of all
+    calls, which several threads may have made at a time. A ratio is of the medians of a round.
+    """
+    timings = []
+    for name, rounds in times.items():
+        flat = np.array([one for each in rounds for one in each])
+        timing = _timing(name, flat, 1)
+        timings.append(replace(timing, throughput=round(len(flat) / taken_s[name], 3)))
+    medians = {name: [float(np.median(each)) for each in rounds] for name, rounds in times.items()}
+    count = min(map(len, medians.values()))
+    return BenchReport(count, warmup_s, tuple(timings), _ratios(medians, baseline), other_cores)
+
+
 def _ratios(times: Mapping[str, list[float]], baseline: str | None) -> tuple[Ratio, ...]:
     if baseline is None:
         return ()
@@ -146,4 +182,18 @@ def _ratios(times: Mapping[str, list[float]], baseline: str | None) -> tuple[Rat
 
 def _ratio(name: str, baseline: str, ratios: np.ndarray[Any, Any]) -> Ratio:
     p10, median, p90 = (round(float(p), 4) for p in np.percentile(ratios, [10, 50, 90]))
-    return Ratio(name, baseline, median, p10, p90)
+    low, high = (round(float(each), 4) for each in median_interval(ratios))
+    return Ratio(name, baseline, median if high <= _WIDEST * low else None, p10, p90, low, high)
+
+
+def median_interval(values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Return the values between which the median of the distribution is with 95 %, by their order alone: half of them
+    are below it, as of coins that fall (https://en.wikipedia.org/wiki/Sign_test). Of fewer than six all.
+    """
+    count, found = len(values), np.sort(values)
+    place = int(count / 2 - 0.98 * math.sqrt(count))  # near enough where there are many
+    if count < _MANY:
+        sums = np.cumsum([math.comb(count, below) * 0.5**count for below in range(count)])
+        place = int(np.searchsorted(sums, 0.025, side="right")) - 1
+    place = max(place, 0)
+    return float(found[place]), float(found[count - 1 - place])

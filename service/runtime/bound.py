@@ -11,6 +11,7 @@ import tvm_ffi
 
 from relaxc.service.errors import InputName, InputShape, InputType
 from relaxc.service.runtime.arguments import by_name
+from relaxc.service.runtime.program import Program
 from relaxc.service.runtime.replay import Replay
 from relaxc.service.runtime.tensors import Array, Copies, aligned_copy, is_negated, numpy_dtype, numpy_view, on_host
 from relaxc.service.runtime.tvm_runtime import CPU, copied_to
@@ -46,31 +47,37 @@ class Bound:
         return self.outputs
 
 
-def bound(session: Session, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> Bound:
-    """See `Session.bind`, which holds the session's lock."""
+def bound(session: Session, program: Program, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> Bound:
+    """See `Session.bind`, which has taken the program."""
     copies: Copies = {}
     tensors = session._tensors((), inputs, copies)
-    results = session._results(session._placed(tensors), None)
+    results = program.results(session._placed(tensors), None)
     outputs, arrays = _outputs(session.signature.outputs, [tuple(result.shape) for result in results], given)
     values = by_name(session.signature, (), inputs)
     sources = [values[spec.name] for spec in session.signature.inputs]
     copied = [spec.name in copies for spec in session.signature.inputs]
     tensors, fills = _apart(tensors, sources, copied, arrays)
-    replay = session._recorded(tensors)
-    run = _called(session, tensors, arrays) if replay is None else _replayed(replay, arrays)
+    replay = program.recorded(tensors)
+    run = _called(session, program, tensors, arrays) if replay is None else _replayed(replay, arrays)
+
+    programs = session._programs
 
     def whole() -> None:
-        with session._lock:
+        with program.lock:
             for fill in fills:
                 fill()
             run()
+        if programs.waiting:
+            programs.tell()
 
     return Bound(values, outputs, whole)
 
 
-def _called(session: Session, tensors: list[tvm_ffi.Tensor], arrays: list[Array]) -> Callable[[], None]:
+def _called(
+    session: Session, program: Program, tensors: list[tvm_ffi.Tensor], arrays: list[Array]
+) -> Callable[[], None]:
     def run() -> None:
-        results = session._results(session._placed(tensors), None)
+        results = program.results(session._placed(tensors), None)
         for spec, array, result in zip(session.signature.outputs, arrays, results, strict=True):
             if array.shape != tuple(result.shape):  # numpy would repeat a smaller one over the array
                 found, bound = list(result.shape), list(array.shape)

@@ -14,7 +14,8 @@ from relaxc.service import machine
 from relaxc.service.config import settings
 from relaxc.service.errors import ArtifactCorrupt, InvalidOption
 from relaxc.service.request import TargetSpec, is_utf8
-from relaxc.service.runtime.tvm_runtime import function, load_libraries
+from relaxc.service.runtime.pool import pool
+from relaxc.service.runtime.tvm_runtime import function
 
 __all__ = ["chosen", "first_line", "load_library"]
 
@@ -46,7 +47,7 @@ def chosen(targets: Sequence[TargetSpec]) -> int:
 
 def load_library(path: Path, extent: tuple[int, int] | None = None) -> Any:
     """Return the library at `path`, or that in it at this offset of this size, loaded. Raise ArtifactCorrupt."""
-    load_libraries()
+    pool()  # what is loaded from now on runs on it
     try:
         whole = path.resolve()
         if extent is not None:

@@ -7,9 +7,10 @@ import itertools
 import json
 import time
 
+import numpy as np
 import pytest
 
-from relaxc.service.runtime.bench import BenchReport, bench
+from relaxc.service.runtime.bench import BenchReport, bench, median_interval, report_of
 
 
 class _Clock:
@@ -80,3 +81,26 @@ def test_a_baseline_must_be_there() -> None:
         bench({"a": int}, baseline="b")
     with pytest.raises(ValueError, match="nothing"):
         bench({})
+
+
+def test_a_ratio_is_told_only_where_its_spread_supports_it() -> None:
+    def ratio_of(*factors: float) -> BenchReport:
+        times = {"one": [[2.0 * factor] * 3 for factor in factors], "other": [[4.0]] * len(factors)}
+        return report_of(times, {"one": 0.5, "other": 1.0}, "other", 0.0, 0.0)
+
+    report = ratio_of(*[1.0, 1.01, 0.99] * 4)
+    assert report.ratios[0].median == pytest.approx(0.5)
+    assert report.timings[0].throughput == 36 / 0.5
+    (unsure,) = ratio_of(*[1.0, 1.6, 0.8] * 4).ratios
+    assert unsure.median is None
+    assert unsure.low == pytest.approx(0.4) and unsure.high == pytest.approx(0.8)
+    assert BenchReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+@pytest.mark.parametrize("count", [1, 6, 12, 99, 100, 5000])
+def test_the_interval_of_a_median_has_it_as_often_as_it_says(count: int) -> None:
+    draw = np.random.default_rng(count)
+    intervals = [median_interval(draw.standard_normal(count)) for _ in range(300)]
+    share = np.mean([low <= 0 <= high for low, high in intervals])
+    assert count == 1 or share > 0.9
+    assert all(low <= high for low, high in intervals)

@@ -38,7 +38,7 @@ def warm(session: Session, batch: int = 5) -> None:
 
 
 def is_replayed(session: Session, **given: Any) -> bool:
-    return session._replays.find((), given) is not None
+    return session._programs.first.replays.find((), given) is not None
 
 
 def test_a_shape_that_comes_again_is_replayed_and_right(artifact: Make, linear: Linears) -> None:
@@ -105,7 +105,7 @@ def test_the_number_of_shapes_that_are_kept_is_bounded(artifact: Make) -> None:
     session = load(artifact())
     for batch in range(1, 41):
         warm(session, batch)
-    assert len(session._replays._found) <= 16
+    assert len(session._programs.first.replays._found) <= 16
     assert is_replayed(session, **inputs(40)) and not is_replayed(session, **inputs(1))
 
 
@@ -224,10 +224,10 @@ def test_whatever_is_given_is_replayed(session: Session, linear: Linears) -> Non
 
 
 def test_a_session_is_freed_with_its_last_name(artifact: Make) -> None:
-    """Not when the garbage collector comes: it may hold much memory."""
+    """Its program is, not when the garbage collector comes: it may hold much memory."""
     session = load(artifact())
     warm(session)
-    bound, gone = session.bind(inputs()), weakref.ref(session)
+    bound, gone = session.bind(inputs()), weakref.ref(session._programs.first)
     del session
     assert gone() is not None and bound()
     del bound

@@ -36,7 +36,7 @@ from relaxc.service.request import TargetSpec
 from relaxc.service.runtime import Session, load
 from relaxc.service.signature import Signature, TensorSpec
 from tests.runtime.conftest import Linears, aligned, build, manifest_of
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 Make = Callable[..., Path]
 
@@ -249,14 +249,14 @@ def test_weights_are_mapped_where_they_lie(artifact: Make) -> None:
             if name in (str(path), str(path.with_suffix(".safetensors"))):
                 low, high = (int(text, 16) for text in span.split("-"))
                 mapped.append((low, high, mode))
-        for weight in session._weights:
+        for weight in session._code.weights:
             modes = [mode for low, high, mode in mapped if low <= weight.data_ptr() < high]
             assert modes and modes[0].startswith("r--")
 
 
 def test_aligned_inputs_are_not_copied(session: Session) -> None:
     x = aligned(inputs()["x"])
-    (tensor, _) = session._arguments((x, inputs()["ids"]), {})
+    (tensor, _) = session._arguments((x, inputs()["ids"]), {}, {})
     assert tensor.data_ptr() == x.ctypes.data
 
 
@@ -266,7 +266,7 @@ def test_copies_of_inputs_are_used_again(session: Session, linear: Linears) -> N
     for given in (first, second, wider):
         given["x"] = aligned(given["x"], shift=16)
     second["x"] += 1
-    (copy, _), (again, _) = (session._arguments((), given) for given in (first, second))
+    (copy, _), (again, _) = (session._arguments((), given, session._programs.first.copies) for given in (first, second))
     assert copy.data_ptr() == again.data_ptr()
     results = [(given, session(given)) for given in (first, second, wider, first)]
     for given, got in results:
@@ -395,7 +395,7 @@ def test_calls_from_many_threads_are_right(session: Session, linear: Linears) ->
 def test_a_call_costs_little_more_than_the_program(scalars: Session) -> None:
     arrays = [aligned(np.zeros((2, 32), ml_dtypes.bfloat16)), np.zeros(3, bool), np.float32(1)]
     arrays.append(np.zeros((0, 4), np.float32))
-    given = scalars._arguments(tuple(arrays), {})
+    given = scalars._arguments(tuple(arrays), {}, {})
 
     def calls(run: Callable[[], object]) -> int:
         """How many functions it calls, in Python and in C: what it costs, on any machine."""
@@ -413,7 +413,7 @@ def test_a_call_costs_little_more_than_the_program(scalars: Session) -> None:
             sys.setprofile(None)
         return count
 
-    assert calls(lambda: scalars(*arrays)) - calls(lambda: scalars._main(*given)) < 400
+    assert calls(lambda: scalars(*arrays)) - calls(lambda: scalars._programs.first._main(*given)) < 400
 
 
 @pytest.mark.slow
@@ -435,8 +435,52 @@ def test_an_artifact_for_a_cpu_is_called_not_run_on_a_device(session: Session) -
         session.on_device(inputs())
 
 
+def test_a_call_waits_for_no_other_one(session: Session, linear: Linears, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first program and the next are taken a third call waits, and goes on when one of them is given back."""
+    programs = session._programs
+    monkeypatch.setattr(programs, "_most", 2)
+    held = programs.take()
+    assert held is programs.first
+    assert_right(session(**inputs()), linear, **inputs())
+    other = programs.take()
+    assert other is not held
+    waiting = threading.Thread(target=lambda: assert_right(session(**inputs()), linear, **inputs()))
+    waiting.start()
+    until(lambda: programs.waiting)
+    programs.give(other)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    programs.give(held)
+
+
+def test_calls_of_one_session_from_many_threads_are_right(
+    session: Session, linear: Linears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session._programs, "_most", 3)
+    wants = {batch: result_of(session, batch) for batch in (2, 9, 30)}
+    wrong: list[int] = []
+
+    def work(batch: int) -> None:
+        bound = session.bind(inputs(batch))
+        for _ in range(20):
+            if result_of(session, batch) != wants[batch] or bound()["y"].tobytes() != wants[batch]:
+                wrong.append(batch)
+
+    threads = [threading.Thread(target=work, args=(batch,)) for batch in (*wants, *wants)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert_right(session(**inputs()), linear, **inputs())
+
+
+def result_of(session: Session, batch: int) -> bytes:
+    return bytes(session(**inputs(batch))["y"].tobytes())
+
+
 def test_a_forked_process_may_call_what_another_thread_was_calling(session: Session, linear: Linears) -> None:
-    with session._lock:
+    with session._programs.first.lock:
         child = os.fork()
         if not child:
             signal.alarm(int(PATIENCE_S))

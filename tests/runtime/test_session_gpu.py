@@ -76,7 +76,7 @@ def test_tensors_go_in_and_out_without_a_copy(artifact: Path) -> None:
 
 def test_sessions_in_threads_share_weights_and_give_what_each_gives_alone(artifact: Path) -> None:
     sessions: list[Session] = [load(artifact) for _ in range(8)]
-    assert len({session._weights[0].data_ptr() for session in sessions}) == 1
+    assert len({session._code.weights[0].data_ptr() for session in sessions}) == 1
     want = [sessions[0](x=x_of(seed))["y"] for seed in range(8)]
     wrong: list[int] = []
 
@@ -102,4 +102,4 @@ def test_a_bound_call_reads_and_writes_arrays_of_the_host(artifact: Path) -> Non
         x[...] = x_of(seed)
         assert bound()["y"] is y and np.array_equal(y, session(x=x_of(seed))["y"])
         assert np.array_equal(bound.outputs["same"], x)
-    assert session._replays.find((), {"x": x}) is None
+    assert session._programs.first.replays.find((), {"x": x}) is None

@@ -1,8 +1,7 @@
-"""The thread pool: as many threads as asked, and the caller pinned to no core."""
+"""Kernels on our pool: the same numbers by any number of threads, and the caller pinned to no core."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -16,15 +15,11 @@ from tvm.script import tirx as T
 from relaxc.service import config, machine
 from relaxc.service.errors import InvalidOption
 from relaxc.service.runtime import threads
-from relaxc.service.runtime.threads import call, checked_threads, default_threads, use_threads
+from relaxc.service.runtime.pool import pool as load_pool
+from relaxc.service.runtime.threads import call, checked_threads, default_threads
 from tests.waiting import PATIENCE_S
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None"  # which tvm would import: seconds for nothing
-
-
-def count() -> int:
-    """Threads that a kernel of this thread would use."""
-    return int(tvm.get_global_func("runtime.NumThreads")())
 
 
 def in_new_thread(work: object) -> None:
@@ -42,26 +37,6 @@ def in_new_thread(work: object) -> None:
     thread.join()
     if failures:
         raise failures[0]
-
-
-def test_the_number_of_threads_follows_each_call() -> None:
-    cores = machine.cpu().cores
-
-    def work() -> None:
-        for wanted in (cores + 1, 1, cores, 1):
-            use_threads(wanted)
-            assert count() == wanted
-
-    in_new_thread(work)
-
-
-def test_a_pool_has_a_worker_for_each_core() -> None:
-    def work() -> None:
-        use_threads(1)
-        use_threads(machine.cpu().cores)
-        assert count() == machine.cpu().cores
-
-    in_new_thread(work)
 
 
 @pytest.mark.slow
@@ -85,23 +60,59 @@ def who_runs(out: T.Buffer((2,), "int32")) -> None:
             out[v] = T.call_extern("int32", "gettid")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("environment", [{}, {"TVM_NUM_THREADS": "1"}, {"TVM_NUM_THREADS": "7"}])
-def test_a_launch_runs_on_as_many_threads_as_asked(tmp_path: Path, environment: dict[str, str]) -> None:
-    library = tmp_path / "who.so"
-    tvm.compile(who_runs, "llvm").export_library(str(library))
-    code = f"""{WITHOUT_TORCH}
-import tvm
-from relaxc.service.runtime.threads import use_threads
-function = tvm.runtime.load_module({str(library)!r})["who_runs"]
-for wanted in (2, 1):
-    use_threads(wanted)
-    out = tvm.runtime.tensor(__import__("numpy").zeros(2, "int32"))
-    function(out)
-    assert len(set(out.numpy())) == wanted, (wanted, out)
-"""
-    clean = {name: value for name, value in os.environ.items() if name != "TVM_NUM_THREADS"}
-    subprocess.run([sys.executable, "-c", code], check=True, env={**clean, **environment})
+@T.prim_func(s_tir=True)
+def rows(x: T.Buffer((61, 300), "float32"), out: T.Buffer((61,), "float32")) -> None:
+    """Sums of rows: rounded otherwise where a row is summed in another order."""
+    for i in T.parallel(61):
+        for k in T.serial(300):
+            with T.sblock("sum"):
+                v, r = T.axis.remap("SR", [i, k])
+                with T.init():
+                    out[v] = T.float32(0)
+                out[v] = out[v] + x[v, r] * x[v, r]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("threads") / "kernels.so"
+    tvm.compile(tvm.IRModule({"who_runs": who_runs, "rows": rows}), "llvm").export_library(str(path))
+    return path
+
+
+def test_kernels_run_on_our_pool(library: Path) -> None:
+    """TVM's is not made: none of its threads pins the caller, or is missing after a fork."""
+    load_pool()
+    kernel, out = tvm.runtime.load_module(str(library))["who_runs"], tvm.runtime.tensor(np.zeros(2, "int32"))
+
+    def work() -> None:
+        for wanted in (1, 2):
+            before = native_threads()
+            call(wanted, kernel, out)
+            assert len(set(out.numpy())) <= wanted
+            assert len(native_threads() - before) <= max(wanted, machine.cpu().cores)
+
+    in_new_thread(work)
+
+
+def test_numbers_are_the_same_by_any_number_of_threads(library: Path) -> None:
+    load_pool()
+    kernel = tvm.runtime.load_module(str(library))["rows"]
+    x = tvm.runtime.tensor(np.random.default_rng(0).standard_normal((61, 300)).astype("float32"))
+    found = []
+
+    def work() -> None:
+        for wanted in (1, 2, 4, 7) * 5:
+            out = tvm.runtime.tensor(np.full(61, np.nan, "float32"))
+            call(wanted, kernel, x, out)
+            found.append(out.numpy().tobytes())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 60
+    assert len(set(found)) == 1
 
 
 def test_the_setting_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,47 +131,22 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert type(checked_threads(np.int64(2))) is int
 
 
-def native_threads() -> int:
-    """The threads of this process, TVM's too."""
-    return len(list(Path("/proc/self/task").iterdir()))
-
-
-def test_threads_that_come_and_go_leave_no_pools_behind() -> None:
-    def twice() -> None:
-        assert [call(wanted, count) for wanted in (2, 1)] == [2, 1]
-
-    most = 64 // machine.cpu().cores + 2
-    for _ in range(most):  # some of them with pools of their own
-        in_new_thread(twice)
-    before = native_threads()
-    for _ in range(3 * most):
-        in_new_thread(twice)
-    assert native_threads() <= before + machine.cpu().cores  # one more shared thread at most
-
-
-def test_what_a_call_raises_comes_back_from_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> None:
-        raise ValueError("as it is")
-
-    def work() -> None:
-        with pytest.raises(ValueError, match="as it is"):
-            call(2, fails)
-
-    in_new_thread(work)
-    monkeypatch.setattr(threads, "_takes_pool", lambda: False)
-    in_new_thread(work)
+def native_threads() -> set[str]:
+    return {path.name for path in Path("/proc/self/task").iterdir()}
 
 
 FORKED = f"""{WITHOUT_TORCH}
 import os, signal, threading
 import numpy, tvm
+from relaxc.service.runtime.pool import pool
 from relaxc.service.runtime.threads import call
+pool()
 function = tvm.runtime.load_module(LIBRARY)["who_runs"]
 
 def ran():
     out = tvm.runtime.tensor(numpy.zeros(2, "int32"))
     call(2, function, out)
-    assert len(set(out.numpy())) == 2, out
+    assert 1 <= len(set(out.numpy())) <= 2, out
 
 ran()
 child = os.fork()
@@ -177,8 +163,21 @@ ran()
 """
 
 
-def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:
-    library = tmp_path / "who.so"
-    tvm.compile(who_runs, "llvm").export_library(str(library))
+def test_a_forked_process_has_workers_of_its_own(library: Path) -> None:
     code = FORKED.replace("LIBRARY", repr(str(library))).replace("PATIENCE", str(int(PATIENCE_S)))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
+
+
+def test_without_our_pool_kernels_run_on_tvms(library: Path) -> None:
+    """In a process of its own: a library keeps the pool that it was loaded with."""
+    code = f"""{WITHOUT_TORCH}
+import numpy, tvm
+from relaxc.service.runtime import threads
+threads.pool = lambda: None
+function = tvm.runtime.load_module({str(library)!r})["who_runs"]
+for wanted in (2, 1):
+    out = tvm.runtime.tensor(numpy.zeros(2, "int32"))
+    threads.call(wanted, function, out)
+    assert len(set(out.numpy())) == wanted, (wanted, out)
+"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

@@ -18,6 +18,6 @@ for job in $jobs; do wait "$job"; done
 mkdir -p bin
 reproducible="-Wl,--build-id=none -Wl,-z,noexecstack"
 "$@" -shared -pthread -o lib/librelaxc_runtime.so "$objects"/*.o -Llib -Wl,--no-as-needed -ltvm_runtime -ltvm_ffi -Wl,--as-needed -ldl \
-    -Wl,-soname,librelaxc_runtime.so -Wl,--version-script=src/exports.map -Wl,-rpath,'$ORIGIN' -Wl,-s $reproducible
+    -Wl,-soname,librelaxc_runtime.so -Wl,--version-script=src/exports.map -Wl,-rpath,'$ORIGIN' -Wl,-z,nodelete -Wl,-s $reproducible
 "$@" -std=c++17 -O2 -Wall -Wextra -Iinclude -o bin/relaxc-run example/*.cpp -Llib -lrelaxc_runtime -Wl,-rpath,'$ORIGIN/../lib' \
     -Wl,-rpath-link,lib -Wl,-s $reproducible

@@ -27,6 +27,7 @@ from typing import Any
 
 from relaxc.service.process.forks import Forks
 from relaxc.service.process.limits import Limits, die_with_parent, name_process
+from relaxc.service.runtime.pool import pool
 from relaxc.service.tuning.measure.zygote import CLOSE
 
 __all__ = ["main"]
@@ -64,6 +65,7 @@ def main() -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
         for name in _PRELOADED:
             importlib.import_module(name)
+        pool()  # for the runner, which is killed and started again
         gc.collect()
         gc.freeze()  # the collector leaves the shared pages of what exists now alone
         try:

@@ -18,6 +18,8 @@
 #include "checks.h"
 #include "cuda.h"
 #include "failure.h"
+#include "machine.h"
+#include "pool.h"
 #include "threads.h"
 #include "weights.h"
 
@@ -27,7 +29,6 @@ namespace {
 namespace ffi = tvm::ffi;
 
 constexpr int64_t kSmallElements = 16 << 10;
-constexpr int kPooled = 2;  // VirtualMachine.POOLED_ALLOCATOR
 constexpr int kMaxThreads = 1024;
 
 std::string first_line(const ffi::Error& error) {
@@ -114,13 +115,6 @@ std::string name_of(const std::string& path, const File& file) {
   return "/proc/self/fd/" + std::to_string(known->second);
 }
 
-ffi::Function function_of(const ffi::Any& module, const char* name, bool with_imports = true) {
-  static const ffi::Function getter = ffi::Function::GetGlobalRequired("ffi.ModuleGetFunction");
-  ffi::Any found = getter(module, ffi::String(name), with_imports);
-  if (found == nullptr) corrupt("the library holds no program of ours: it has no function " + in_quotes(name));
-  return found.cast<ffi::Function>();
-}
-
 }  // namespace
 
 Session::Session(const std::string& path, const relaxc_options& options) {
@@ -170,6 +164,7 @@ void Session::choose_device(const char* asked) {
 
 void Session::load_program(const std::string& path, const std::map<std::string, Section>& sections, const File& file) {
   load_extra();
+  relaxc_pool_start(cpu_cores());  // what is loaded from now on runs on it
   const Part& part = manifest_.parts[place_];
   std::string library = part.section ? name_inside(file, section_of(part, sections, file)) : name_of(path, file);
   try {
@@ -180,12 +175,10 @@ void Session::load_program(const std::string& path, const std::map<std::string, 
   size_t inputs = manifest_.signature.inputs.size();
   int64_t arity = 0;
   try {
-    machine_ = function_of(library_, "vm_load_executable")();
-    ffi::Function start = function_of(machine_, "vm_initialization", false);
-    if (on_host()) start(static_cast<int>(device_.device_type), device_.device_id, kPooled);
-    else start(static_cast<int>(device_.device_type), device_.device_id, kPooled, static_cast<int>(kDLCPU), 0, kPooled);
-    main_ = function_of(machine_, "main", false);
-    arity = function_of(machine_, "get_function_arity", false)(ffi::String("main")).cast<int64_t>();
+    programs_ = std::make_unique<Programs>(library_, device_, on_host() ? cpu_cores() : 1);
+    std::unique_ptr<Program> first = programs_->take();
+    arity = function_of(first->machine, "get_function_arity", false)(ffi::String("main")).cast<int64_t>();
+    programs_->give(std::move(first));
   } catch (const ffi::Error& error) {
     corrupt("the library holds no program of ours: " + first_line(error));
   }
@@ -223,7 +216,7 @@ std::vector<const relaxc_tensor*> Session::by_spec(const relaxc_tensor* inputs, 
   return found;
 }
 
-ffi::Tensor Session::tensor_of(const relaxc_tensor& input, const TensorSpec& spec) {
+ffi::Tensor Session::tensor_of(Program& program, const relaxc_tensor& input, const TensorSpec& spec) const {
   std::vector<int64_t> shape(input.shape, input.shape + input.rank);
   size_t size = size_bytes("input " + in_quotes(spec.name), spec.dtype, shape);
   if (size && !input.data) throw Failure(RELAXC_INPUT_TYPE, "input " + in_quotes(spec.name) + " has no data");
@@ -231,7 +224,7 @@ ffi::Tensor Session::tensor_of(const relaxc_tensor& input, const TensorSpec& spe
   if (size && reinterpret_cast<uintptr_t>(input.data) % kAlign == 0) {
     tensor = wrap(input.data, spec.dtype, shape, nullptr);
   } else {
-    auto& [held, memory] = copies_[spec.name];
+    auto& [held, memory] = program.copies[spec.name];
     if (!memory || held < size) memory = allocate(size), held = size;
     if (size) std::memcpy(memory.get(), input.data, size);
     tensor = wrap(memory.get(), spec.dtype, shape, memory);
@@ -268,7 +261,16 @@ Output Session::output_of(const TensorSpec& spec, const ffi::Tensor& tensor, std
 }
 
 std::vector<Output> Session::run(const relaxc_tensor* inputs, size_t count) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    auto give = [this](Program* program) { programs_->give(std::unique_ptr<Program>(program)); };
+    std::unique_ptr<Program, decltype(give)> program(programs_->take().release(), give);
+    return run(*program, inputs, count);
+  } catch (const ffi::Error& error) {
+    throw Failure(RELAXC_ARTIFACT_ERROR, "the program failed: " + first_line(error));
+  }
+}
+
+std::vector<Output> Session::run(Program& program, const relaxc_tensor* inputs, size_t count) {
   const std::vector<TensorSpec>& specs = manifest_.signature.inputs;
   std::vector<const relaxc_tensor*> given = by_spec(inputs, count);
   std::vector<std::vector<int64_t>> shapes;
@@ -285,30 +287,25 @@ std::vector<Output> Session::run(const relaxc_tensor* inputs, size_t count) {
     uintptr_t start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
     taken.emplace_back(start, start + ffi::GetDataSize(tensor));
   };
-  try {
-    for (size_t index = 0; index < specs.size(); ++index) {
-      ffi::Tensor tensor = tensor_of(*given[index], specs[index]);
-      note(tensor);
-      arguments.push_back(tensor);
-    }
-    if (has_tail_) arguments.push_back(tail_);
-    for (const ffi::Tensor& weight : weights_) note(weight);
-    std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
-    ffi::Any result;
-    auto run = [&] { main_.CallPacked(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size())), &result); };
-    if (on_host()) call_with_threads(threads_, run);
-    else run();
-    auto tensors = result.as<ffi::Array<ffi::Any>>();
-    const std::vector<TensorSpec>& outputs = manifest_.signature.outputs;
-    if (!tensors || tensors->size() != outputs.size())
-      corrupt("it gave " + std::to_string(tensors ? tensors->size() : 0) + " outputs; its manifest has " + std::to_string(outputs.size()));
-    std::vector<Output> found;
-    for (size_t index = 0; index < outputs.size(); ++index)
-      found.push_back(output_of(outputs[index], (*tensors)[static_cast<int64_t>(index)].cast<ffi::Tensor>(), &taken));
-    return found;
-  } catch (const ffi::Error& error) {
-    throw Failure(RELAXC_ARTIFACT_ERROR, "the program failed: " + first_line(error));
+  for (size_t index = 0; index < specs.size(); ++index) {
+    ffi::Tensor tensor = tensor_of(program, *given[index], specs[index]);
+    note(tensor);
+    arguments.push_back(tensor);
   }
+  if (has_tail_) arguments.push_back(tail_);
+  for (const ffi::Tensor& weight : weights_) note(weight);
+  std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
+  ffi::Any result;
+  if (on_host()) relaxc_pool_use(threads_);
+  program.main.CallPacked(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size())), &result);
+  auto tensors = result.as<ffi::Array<ffi::Any>>();
+  const std::vector<TensorSpec>& outputs = manifest_.signature.outputs;
+  if (!tensors || tensors->size() != outputs.size())
+    corrupt("it gave " + std::to_string(tensors ? tensors->size() : 0) + " outputs; its manifest has " + std::to_string(outputs.size()));
+  std::vector<Output> found;
+  for (size_t index = 0; index < outputs.size(); ++index)
+    found.push_back(output_of(outputs[index], (*tensors)[static_cast<int64_t>(index)].cast<ffi::Tensor>(), &taken));
+  return found;
 }
 
 }  // namespace relaxc_runtime

@@ -6,12 +6,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "manifest.h"
+#include "programs.h"
 #include "tensors.h"
 
 namespace relaxc_runtime {
@@ -39,8 +39,9 @@ class Session {
 
   void choose_device(const char* asked);
   void load_program(const std::string& path, const std::map<std::string, Section>& sections, const File& file);
+  std::vector<Output> run(Program& program, const relaxc_tensor* inputs, size_t count);
   std::vector<const relaxc_tensor*> by_spec(const relaxc_tensor* inputs, size_t count) const;
-  tvm::ffi::Tensor tensor_of(const relaxc_tensor& input, const TensorSpec& spec);
+  tvm::ffi::Tensor tensor_of(Program& program, const relaxc_tensor& input, const TensorSpec& spec) const;
   Output output_of(const TensorSpec& spec, const tvm::ffi::Tensor& tensor, std::vector<Extent>* taken) const;
   bool on_host() const { return device_.device_type == kDLCPU; }
 
@@ -49,11 +50,9 @@ class Session {
   int threads_ = 1;
   DLDevice device_{kDLCPU, 0};
   std::vector<tvm::ffi::Tensor> weights_;
-  tvm::ffi::Any library_, machine_, tail_;
-  tvm::ffi::Function main_;
+  tvm::ffi::Any library_, tail_;
   bool has_tail_ = false;
-  std::mutex mutex_;
-  std::map<std::string, std::pair<size_t, std::shared_ptr<void>>> copies_;  // of inputs, which the next call overwrites
+  std::unique_ptr<Programs> programs_;
 };
 
 }  // namespace relaxc_runtime

@@ -3,10 +3,10 @@
  * This header is the ABI of librelaxc_runtime.so, and all that it exports. What it has stays as it is as long as
  * RELAXC_ABI does: a struct that may grow begins with its size, and new functions are added at the end.
  *
- * Every function is safe to call from any thread. Calls of one session run one after the other, as its kernels use all
- * threads already; open the file again for calls at the same time, which share its weights. A process that was forked
- * while no thread of it was in a call may go on with sessions for CPUs, and ends by _exit. Loading runs code of the file: open only artifacts that
- * you trust.
+ * Every function is safe to call from any thread. Calls of one session run at the same time, as many as there are cores,
+ * each on memory of its own; those of an artifact for a GPU run one after the other. A process that was forked while no
+ * thread of it was in a call may go on with sessions for CPUs, and ends by _exit. Loading runs code of the file: open
+ * only artifacts that you trust.
  */
 #ifndef RELAXC_RUNTIME_H_
 #define RELAXC_RUNTIME_H_
