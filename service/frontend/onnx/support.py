@@ -20,7 +20,7 @@ DIRECT = frozenset({"Shape", "Size", "If", "Loop", "Scan"})
 RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-_KNOWN_DOMAINS = ("", "com.microsoft")
+_KNOWN_DOMAINS = ("", "com.microsoft", "ai.onnx.ml")
 
 
 def unsupported(graph: Graph) -> dict[str, Unsupported]:
