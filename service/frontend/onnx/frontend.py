@@ -189,7 +189,9 @@ def _spec(value: Any, what: str, taken: Collection[str]) -> TensorSpec:
 def _dim(name: str, axis: int, dim: Any, taken: Collection[str]) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return onnx_dims.dim_of_text(dim.dim_param, taken) if dim.dim_param else onnx_dims.identifier(f"{name}_{axis}")
+    # Paddle writes '?' for each size that it does not know.
+    is_named = re.search(r"[^\W_]", dim.dim_param)
+    return onnx_dims.dim_of_text(dim.dim_param, taken) if is_named else onnx_dims.identifier(f"{name}_{axis}")
 
 
 def with_shapes(specs: list[TensorSpec], shapes: Shapes) -> list[TensorSpec]:

@@ -55,6 +55,7 @@ def read(path: Path) -> Graph:
     """
     model, outside = mapped(path)
     _name_domain_once(model)
+    _leave_open(model.graph)
     _check_versions(model)
     _check_node_count(model)
     weight_bytes = check_tensors(model, path.parent, outside)
@@ -91,6 +92,14 @@ def _name_domain_once(model: Any) -> None:
     for body in bodies(model):
         for node in body.node:
             node.domain = "" if node.domain == _ONNX_DOMAIN else node.domain
+
+
+def _leave_open(graph: Any) -> None:
+    """Take negative dims for what PaddlePaddle means by them: sizes of no name."""
+    for value in (*graph.input, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value < 0:
+                dim.ClearField("dim_value")
 
 
 def _opsets(model: Any) -> dict[str, int]:
@@ -193,8 +202,8 @@ def _check_value(kind: str, value: Any) -> None:
     if kind == "input" and not value.type.tensor_type.HasField("shape"):
         raise UnsupportedModel(f"the rank of input {value.name!r} is unknown", input=value.name)
     for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-        if dim.HasField("dim_value") and (dim.dim_value < 0 or (dim.dim_value == 0 and kind == "input")):
-            raise ModelMalformed(f"{kind} {value.name!r} has the size {dim.dim_value} on axis {axis}", name=value.name)
+        if kind == "input" and dim.HasField("dim_value") and not dim.dim_value:
+            raise ModelMalformed(f"{kind} {value.name!r} has the size 0 on axis {axis}", name=value.name)
 
 
 def _take_weights(model: Any, folder: Path, outside: Outside) -> dict[str, Any]:

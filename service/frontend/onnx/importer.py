@@ -14,6 +14,7 @@ from relaxc.service.frontend.onnx import control as onnx_control
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx import support as onnx_support
+from relaxc.service.frontend.onnx.arithmetic import COMPARISONS
 from relaxc.service.frontend.onnx.file import one_line
 from relaxc.service.frontend.onnx.fold import FOLDS
 from relaxc.service.frontend.onnx.function import body_of
@@ -208,6 +209,7 @@ class Walk:
         ):
             return None
         dtype = node.attr_dtype("to") if node.op == "Cast" else node.known_dtype(1 if node.op == "Where" else 0)
+        dtype = "bool" if node.op in COMPARISONS else dtype
         try:
             result = function(node)
             return [

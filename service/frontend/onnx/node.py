@@ -184,8 +184,11 @@ class Node:
 
             return te.compute(value.array.shape, element, name="sizes")
 
-        made = self.te_of_sizes(kernel, sizes := value.array.reshape(-1).tolist(), "sizes")
-        if len(sizes) == 1:
+        sizes = value.array.reshape(-1).tolist()
+        if is_condition := value.dtype == "bool":
+            sizes = [int(size) if isinstance(size, bool) else size.astype("int64") for size in sizes]
+        made = self.te_of_sizes(kernel, sizes, "sizes")
+        if len(sizes) == 1 and not is_condition:
             self.scope.ranges[made] = sizes[0], sizes[0]
         return made
 
