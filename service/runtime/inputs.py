@@ -12,7 +12,7 @@ import numpy as np
 
 from relaxc.service.errors import InputName, InputShape
 from relaxc.service.runtime.dims import shape_of
-from relaxc.service.runtime.sizes import choose_sizes
+from relaxc.service.runtime.sizes import cases, choose_sizes
 from relaxc.service.runtime.tensors import Array, numpy_dtype
 from relaxc.service.signature import Signature, TensorSpec
 
@@ -47,15 +47,27 @@ def drawn(
     right to seven digits of such, and to four of others. And what is quantized for 0 to 255 has one code for most of a
     normal distribution.
     """
+    draws: list[Draw] = []
+    for case, values in cases(signature):
+        sizes = choose_sizes(case)
+        own = {spec.name: values[spec.name] for spec in signature.inputs if spec.name in values}
+
+        def made(case: Signature = case, own: Mapping[str, int] = own, **given: Any) -> dict[str, Array]:
+            return _with_values(random_inputs(case, seed=seed, **given), own)
+
+        draws += [Draw(made(sizes=each)) for each in sizes]
+        if any(spec.dtype.startswith(("float", "bfloat")) for spec in signature.inputs):
+            draws.append(Draw(made(sizes=sizes[0], one_sign=True), again=True))
     sizes = choose_sizes(signature)
-    draws = [Draw(random_inputs(signature, seed=seed, sizes=each)) for each in sizes]
-    if any(spec.dtype.startswith(("float", "bfloat")) for spec in signature.inputs):
-        draws.append(Draw(random_inputs(signature, seed=seed, sizes=sizes[0], one_sign=True), again=True))
     if ranges:
         plain = random_inputs(signature, seed=seed + 1, sizes=sizes[0])
         reaching = {name: _reaching(value, ranges[name]) for name, value in plain.items() if name in ranges}
         draws.append(Draw({**plain, **reaching}, again=True))
     return [*draws, *samples]
+
+
+def _with_values(inputs: dict[str, Array], values: Mapping[str, int]) -> dict[str, Array]:
+    return {name: np.full_like(array, values[name]) if name in values else array for name, array in inputs.items()}
 
 
 def _reaching(value: Array, given: Range) -> Array:

@@ -22,7 +22,7 @@ from relaxc.service.errors import (
 from relaxc.service.runtime.admission import check_machine, device_of
 from relaxc.service.runtime.arguments import by_name
 from relaxc.service.runtime.bound import Bound, bound
-from relaxc.service.runtime.dims import bind, names_in, sides
+from relaxc.service.runtime.dims import bind, names_in, sides, valued
 from relaxc.service.runtime.library import first_line, load_library
 from relaxc.service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
 from relaxc.service.runtime.replays import Replays, Shapes
@@ -101,6 +101,7 @@ class Session:
                 names_in(dim)
         for condition in self.signature.conditions:
             sides(condition)
+        self._valued = valued(self.signature)
 
     @staticmethod
     def from_parts(
@@ -210,11 +211,22 @@ class Session:
         values = by_name(self.signature, args, named)
         tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, copies) for spec in self.signature.inputs]
         self._fit(tuple([tensor.shape for tensor in tensors]))
+        if self._valued:
+            bind(self.signature, [tensor.shape for tensor in tensors], self._values(tensors))
         for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
             kind = tensor.device.dlpack_device_type()
             if kind not in (CPU.dlpack_device_type(), self.device.dlpack_device_type()):
                 raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
         return tensors
+
+    def _values(self, tensors: list[tvm_ffi.Tensor]) -> dict[str, int]:
+        """The values of the inputs that decide what must hold; the program itself checks those that are on a GPU."""
+        here = [
+            (spec.name, tensor)
+            for spec, tensor in zip(self.signature.inputs, tensors, strict=True)
+            if spec.name in self._valued and tensor.device.dlpack_device_type() == CPU.dlpack_device_type()
+        ]
+        return {name: int(numpy_view(tensor).reshape(-1)[0]) for name, tensor in here}
 
     def _fit(self, shapes: Shapes) -> None:
         """Raise what `bind` does; what it let through before is known."""

@@ -250,6 +250,7 @@ class _Judge:
                 got, wanted = session(inputs), reference(inputs)
                 best = wanted if self.precise is None else self.precise(inputs)
                 moved = [run(inputs) for run in runs * times]
+                moved.append(best)  # how far the reference itself is off, where another judges
                 for name, each in slices.items():
                     each.add(got[name], best[name])
                     each.moved([run[name] for run in moved], wanted[name])

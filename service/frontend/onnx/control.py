@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from relaxc.service.errors import ModelError
+from relaxc.service.frontend.onnx import branches as onnx_branches
+from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx.file import subgraphs
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
 from relaxc.service.frontend.onnx.values import Known
@@ -18,17 +21,94 @@ MAX_UNROLLED_NODES = 20_000
 def _if(node: Node, proto: Any) -> list[Any]:
     """The known branch; else both, and a selection by the condition, as no operator has side effects."""
     branches = node.attr("then_branch"), node.attr("else_branch")
-    if node.is_known(0) and not node.inputs[0].symbolic:
-        return _branch(node, branches[0 if node.inputs[0].array.reshape(()) else 1])
+    if not node.is_known(0):
+        return _both(node, branches)
+    condition = node.inputs[0].array.reshape(-1)[0]
+    if not node.inputs[0].symbolic:
+        return _branch(node, branches[0 if condition else 1])
+    if node.name in node.scope.choices:
+        holds = node.scope.choices[node.name]
+        _require(node, condition, holds=holds)
+        return _branch(node, branches[0 if holds else 1])
+    try:
+        return _both(node, branches)
+    except (Refused, ModelError) as error:
+        raise onnx_scope.Choice(node.name) from error
+
+
+def _require(node: Node, condition: Any, *, holds: bool) -> None:
+    """Have a condition of sizes hold of every call, or not hold. Raise Refused for what is no comparison."""
+    kind = type(condition).__name__
+    if kind == "Not":
+        return _require(node, condition.a, holds=not holds)
+    if kind == ("And" if holds else "Or"):
+        _require(node, condition.a, holds=holds)
+        return _require(node, condition.b, holds=holds)
+    # Each as `left ≥ right`, and its opposite as `right ≥ left + 1`.
+    left, right, more = {
+        "EQ": lambda a, b: (a, b, None),
+        "NE": lambda a, b: (a, b, None),
+        "LT": lambda a, b: (b, a, 1),
+        "LE": lambda a, b: (b, a, 0),
+        "GT": lambda a, b: (a, b, 1),
+        "GE": lambda a, b: (a, b, 0),
+    }.get(kind, _no_comparison)(getattr(condition, "a", None), getattr(condition, "b", None))
+    told = "takes a branch for sizes of {left} and {right}"
+    if more is None:
+        return node.require(left, "==" if (kind == "EQ") == holds else "!=", right, told)
+    if holds:
+        return node.require(left, ">=", right + more, told)
+    return node.require(right, ">=", left + (1 - more), told)
+
+
+def _no_comparison(left: Any, right: Any) -> Any:
+    raise Refused("a condition of several sizes of which either may hold")
+
+
+def _both(node: Node, branches: tuple[Any, Any]) -> list[Any]:
     from tvm import relax
 
-    then_values, else_values = (_branch(node, branch, may_be_left=True) for branch in branches)
+    tests = [onnx_branches.test_of(node, holds=holds) for holds in (True, False)]
+    if node.scope.branch is None and all(tests):
+        results = [
+            _apart(node, branch, (node.name, holds), test)
+            for branch, holds, test in zip(branches, (True, False), tests, strict=True)
+        ]
+    else:
+        results = [_branch(node, branch, may_be_left=True) for branch in branches]
     condition = node.emit(relax.op.reshape(node.tensor(0), ()))
-    return [_select(node, condition, a, b) for a, b in zip(then_values, else_values, strict=True)]
+    return [_select(node, condition, a, b) for a, b in zip(*results, strict=True)]
 
 
-def _branch(node: Node, graph: Any, *, may_be_left: bool = False) -> list[Any]:
-    inner = node.walk.child(node.walk.values)
+def _apart(node: Node, graph: Any, key: tuple[str, bool], test: Any) -> list[Any]:
+    """What a branch gives that is computed for the sizes that it fits: the call's, wherever it is taken."""
+    used = {name for each in _all_nodes(graph) for name in each.input} | {value.name for value in graph.output}
+    values = {name: value for name, value in node.walk.values.items() if name in used}
+    with onnx_branches.within(node, key, test, values) as branch:
+        results = _branch(node, graph, values=values)
+    back = {size: name for name, size in branch.sizes.items() if type(size).__name__ == "Var"}
+    taken = node.emit(_taken(node, holds=key[1]))
+    for name, size in branch.sizes.items():
+        node.require_zero_where(taken, name - size)
+    return [onnx_branches.resized(node, result, back) for result in results]
+
+
+def _taken(node: Node, *, holds: bool) -> Any:
+    """Return 1 where the condition holds, or where it does not, else 0."""
+    from tvm import relax
+
+    condition = node.emit(relax.op.reshape(node.tensor(0), ()))
+    return relax.op.astype(condition if holds else node.emit(relax.op.logical_not(condition)), "int64")
+
+
+def _all_nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for inner in subgraphs(graph.node):
+        yield from inner.node
+
+
+def _branch(node: Node, graph: Any, *, may_be_left: bool = False, values: Mapping[str, Any] | None = None) -> list[Any]:
+    inner = node.walk.child(node.walk.values if values is None else dict(values))
     inner.may_be_left |= may_be_left
     inner.initialize(graph)
     inner.run(graph.node)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from relaxc.service.errors import InvalidShape, ModelMalformed, UnsupportedModel
+from relaxc.service.errors import InvalidShape, ModelError, ModelMalformed, UnsupportedModel
 from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
@@ -42,22 +42,65 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     graph = read(path)
     inputs = with_shapes(input_specs(graph), shapes)
     # TVM is imported here and not before: a file that cannot be read needs none of it.
-    from relaxc.service.frontend.onnx import importer
     from relaxc.service.frontend.onnx import support as onnx_support
 
     missing = onnx_support.unsupported(graph)
     if missing:
         raise onnx_support.unsupported_error(missing)
     check(graph)
-    while True:
-        scope = onnx_scope.Scope()
+    return _imported(graph, inputs)
+
+
+def _imported(graph: Graph, inputs: list[TensorSpec]) -> ImportedModel:
+    """The import, begun anew where a size turns out to be another, and with each branch that sizes decide on: the first
+    by which outputs have the axes that the file says, else the first that is a model at all.
+    """
+    from relaxc.service.frontend.onnx import importer
+
+    open_: list[tuple[dict[str, bool], list[TensorSpec]]] = []
+    choices: dict[str, bool] = {}
+    fits: dict[tuple[str, bool], dict[str, list[str]]] = {}
+    found: ImportedModel | None = None
+    failed: ModelError | None = None
+    for _ in range(_MOST_IMPORTS):
+        scope = onnx_scope.Scope(choices, fits)
         try:
             module, outputs = importer.build(graph, inputs, scope)
-        except onnx_scope.Equal as found:
+        except onnx_scope.Equal as equal:
             # One name less each time, so this ends.
-            inputs = _renamed(inputs, {found.name: found.dim})
+            inputs = _renamed(inputs, {equal.name: equal.dim})
             continue
-        return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+        except onnx_scope.Fit as fit:
+            fits.setdefault(fit.key, {}).setdefault(fit.name, []).append(fit.text)
+            continue
+        except onnx_scope.Choice as choice:
+            # That a condition of sizes does not hold leaves more of them.
+            open_.append(({**choices, choice.name: True}, inputs))
+            choices = {**choices, choice.name: False}
+            continue
+        except ModelError as error:
+            failed = failed or error
+        else:
+            found = found or ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+            if _has_declared_axes(graph, outputs):
+                return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+        if not open_:
+            break
+        choices, inputs = open_.pop()
+    if found is not None:
+        return found
+    raise failed or UnsupportedModel(f"sizes decide on branches in more than {_MOST_IMPORTS} ways")
+
+
+_MOST_IMPORTS = 256
+
+
+def _has_declared_axes(graph: Graph, outputs: list[TensorSpec]) -> bool:
+    """Whether outputs have as many axes as the file declares, where it does."""
+    kinds = {value.name: value.type.tensor_type for value in graph.model.graph.output}
+    return all(
+        not kinds[spec.name].HasField("shape") or len(kinds[spec.name].shape.dim) == len(spec.shape) for spec in outputs
+    )
 
 
 def inspect(path: Path) -> ModelInfo:

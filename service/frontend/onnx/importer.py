@@ -91,6 +91,7 @@ class Walk:
             shape = [self.scope.expression(dim) for dim in spec.shape]
             parameters.append(relax.Var(name, relax.TensorType(shape, spec.dtype)))
             self.values[spec.name] = parameters[-1]
+            self.scope.inputs[parameters[-1]] = spec.name
         for name, array in self.graph.weights.items():
             self.values[name] = Known(array, str(array.dtype))
         self.initialize(self.graph.model.graph)
@@ -145,7 +146,7 @@ class Walk:
         name = proto.name or proto.output[0]
         try:
             return self._outputs(node, proto)
-        except (Refused, CompileFailed, ModelError, onnx_scope.Equal):
+        except (Refused, CompileFailed, ModelError, onnx_scope.Equal, onnx_scope.Choice, onnx_scope.Fit):
             raise
         except (ValueError, IndexError) as error:
             raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error

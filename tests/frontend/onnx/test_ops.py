@@ -283,7 +283,7 @@ def test_recurrent(op: str, steps: int | str, hidden: int, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("kind", "hidden"), [("int8", 6), ("uint8", 68)])
 def test_an_lstm_of_codes(kind: str, hidden: int, tmp_path: Path) -> None:
-    """Each step rounds its state to 8 bits by its own range, as ONNX Runtime does; so its sums agree to the last digits."""
+    """Each step rounds its state to 8 bits by its own range, as ONNX Runtime does: they agree to the last digits."""
     rng, limits = np.random.default_rng(0), np.iinfo(kind)
     weights: dict[str, Any] = {
         name: rng.integers(limits.min, limits.max + 1, (2, depth, 4 * hidden)).astype(kind)

@@ -429,10 +429,15 @@ def test_a_size_that_nobody_named_is_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [10**9, 2**31 - 1])
 def test_an_end_of_nine_zeros_is_the_axis_own(end: int, tmp_path: Path) -> None:
-    nodes = [node("Slice", ["x", "start", "end", "axes"], ["y"]), node("Slice", ["y", "far", "near", "axes", "back"], ["z"])]
+    nodes = [
+        node("Slice", ["x", "start", "end", "axes"], ["y"]),
+        node("Slice", ["y", "far", "near", "axes", "back"], ["z"]),
+    ]
     weights = {"start": _i(0, 1), "end": _i(end, end), "axes": _i(0, 1), "far": _i(end, -1), "near": _i(-end, -end)}
     infos = [helper.make_tensor_value_info("z", FLOAT, None)]
-    signature = check(write(tmp_path, model(nodes, [value("x", ["n", "m"])], infos, **weights, back=_i(-1, -1)))).signature
+    signature = check(
+        write(tmp_path, model(nodes, [value("x", ["n", "m"])], infos, **weights, back=_i(-1, -1)))
+    ).signature
     assert signature.outputs[0].shape == ("n", "m - 1")
     with pytest.raises(InputShape, match=str(end)):
         bind(signature, [(end + 2, 3)])

@@ -91,7 +91,13 @@ def test_regressors_join_their_trees(join: str, tmp_path: Path) -> None:
     drawn = Drawn(3)
     given = drawn.listed("target", (0, 1, 2), positive=False)
     one = ml(
-        "TreeEnsembleRegressor", ["x"], ["y"], n_targets=3, aggregate_function=join, base_values=[0.5, -1.0, 2.0], **given
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["y"],
+        n_targets=3,
+        aggregate_function=join,
+        base_values=[0.5, -1.0, 2.0],
+        **given,
     )
     agrees(write(tmp_path, model([one], [value("x", ["n", FEATURES])], [value("y", ["n", 3])])), drawn.rows())
 
