@@ -120,13 +120,19 @@ def plain_reference(
 
 
 def double_reference(
-    path: Path, format: ModelFormat, *, shapes: Shapes | None = None, rounding: Rounding | None = None
+    path: Path,
+    format: ModelFormat,
+    *,
+    shapes: Shapes | None = None,
+    rounding: Rounding | None = None,
+    moves: tuple[int, float] | None = None,
 ) -> Reference | None:
     """Return `reference` in float64 wherever it is in float32, its outputs of the model's dtypes: an opinion that no
     order of sums changes. It is slow. None for a model that quantizes or that does not run so; what it finds out in a
-    run is a ModelError.
+    run is a ModelError. With `moves`, a seed and a share, each value that it computes is moved (`Move.VALUES`).
     """
-    run: Reference | None = _frontend(format).double_reference(path, shapes=dict(shapes or {}), rounding=rounding)
+    build = _frontend(format).double_reference
+    run: Reference | None = build(path, shapes=dict(shapes or {}), rounding=rounding, moves=moves)
     return run
 
 

@@ -156,11 +156,13 @@ def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Round
     return build(path, threads, rounding)
 
 
-def double_reference(path: Path, *, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
+def double_reference(
+    path: Path, *, shapes: Shapes, rounding: Rounding | None = None, moves: tuple[int, float] | None = None
+) -> Reference | None:
     """Return `reference` in double precision, None for a model that quantizes or does not run so."""
     from relaxc.service.frontend.onnx.reference import double_reference as build
 
-    return build(path, rounding)
+    return build(path, rounding, moves)
 
 
 def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:
@@ -171,11 +173,12 @@ def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Refere
 
 
 def input_ranges(path: Path) -> dict[str, tuple[float, float]]:
-    """Return input → the range that a quantized model was made for."""
-    from relaxc.service.frontend.onnx.ranges import has_codes
+    """Return input → the range that a quantized model was made for, or of the places that it has in a table."""
+    from relaxc.service.frontend.onnx.ranges import has_codes, index_ranges
     from relaxc.service.frontend.onnx.ranges import input_ranges as ranges
 
-    return ranges(read(path).model) if has_codes(outline(path)) else {}
+    model = outline(path)
+    return index_ranges(model) | (ranges(read(path).model) if has_codes(model) else {})
 
 
 def samples(path: Path, file: Path) -> list[dict[str, Any]]:

@@ -119,8 +119,14 @@ def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Round
     """Return None: torch runs the program as it was exported, and rewrites nothing."""
 
 
-def double_reference(path: Path, *, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
-    """Return `reference` in double precision, None for a program that quantizes or holds nothing in float32."""
+def double_reference(
+    path: Path, *, shapes: Shapes, rounding: Rounding | None = None, moves: tuple[int, float] | None = None
+) -> Reference | None:
+    """Return `reference` in double precision, None for a program that quantizes or holds nothing in float32, and where
+    its values are to be moved.
+    """
+    if moves is not None:
+        return None
     document = parse(path, writable=True)
     if any(name.startswith(QUANTIZE) for name in document.op_counts):
         return None

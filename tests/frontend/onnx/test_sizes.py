@@ -460,3 +460,30 @@ def test_conditions_of_sizes_decide_what_others_leave_open(tmp_path: Path) -> No
     infos = [helper.make_tensor_value_info("y", FLOAT, None), value("open", [2], BOOL)]
     proto = model(nodes, [value("x", ["n", "m"])], infos, near=_i(-(10**9)), zeros=_i(0, 0), **weights)
     assert check(write(tmp_path, proto)).signature.outputs[0].shape == ("n", "m")
+
+
+@pytest.mark.parametrize(
+    ("mode", "transform", "nearest"),
+    [
+        ("linear", "half_pixel", "floor"),
+        ("linear", "align_corners", "floor"),
+        ("cubic", "pytorch_half_pixel", "floor"),
+        ("nearest", "asymmetric", "floor"),
+        ("nearest", "half_pixel", "round_prefer_ceil"),
+    ],
+)
+def test_resize_to_the_sizes_of_another_tensor(mode: str, transform: str, nearest: str, tmp_path: Path) -> None:
+    """As feature pyramids do, and by halves."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": transform, "nearest_mode": nearest}
+    nodes = [
+        node("Shape", ["x"], ["few"], end=2),
+        node("Shape", ["other"], ["sides"], start=2),
+        node("Concat", ["few", "sides"], ["sizes"], axis=0),
+        node("Resize", ["x", "", "", "sizes"], ["y"], **attributes),
+        node("Resize", ["x", "", "scales"], ["z"], **(attributes | {"coordinate_transformation_mode": "half_pixel"})),
+    ]
+    infos = [helper.make_tensor_value_info(name, FLOAT, None) for name in "yz"]
+    inputs = [value("x", ["n", 2, "h", "w"]), value("other", [1, 1, "a", "b"])]
+    proto = model(nodes, inputs, infos, scales=np.array([1, 1, 0.5, 1.5], "float32"))
+    signature = check(write(tmp_path, proto), sizes={"n": 2, "h": 5, "w": 7, "a": 8, "b": 3}).signature
+    assert [spec.shape[2:] for spec in signature.outputs] == [("a", "b"), ("h // 2", "w * 3 // 2")]
