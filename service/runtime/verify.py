@@ -218,8 +218,8 @@ class _Judge:
     def by_moved_values(
         self, found: Verification, inputs: Arrays, got: Arrays, wanted: Arrays, best: Arrays
     ) -> Verification:
-        """Return how outputs compare where each value of the reference, in float64 if it runs so, moves by some units of
-        the last place; what was found, where they are further off, or that does not run.
+        """Return how outputs compare where each value of the reference, in float64 if it runs so, moves by some units
+        of the last place; what was found, where they are further off, or that does not run.
         """
         by = max((TOLERANCES[judge].error for judge in self.judges.values() if judge in TOLERANCES), default=0.0) / _FEW
         try:

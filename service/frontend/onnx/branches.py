@@ -5,7 +5,7 @@ it is taken. A call that takes the other one may have sizes that this one cannot
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,7 +137,7 @@ def _holding(text: str, name: str) -> Any:
     return np.broadcast_to(compared, _SIZES)
 
 
-def resized(node: Node, value: Any, sizes: Mapping[Any, Any]) -> Any:
+def resized(node: Node, value: Any, sizes: dict[Any, Any]) -> Any:
     """Return a value with other sizes in its shape: its elements from 0 on, zeros behind them; sizes are exchanged."""
     from tvm import relax, te, tirx
 

@@ -44,25 +44,17 @@ def _require(node: Node, condition: Any, *, holds: bool) -> None:
     if kind == ("And" if holds else "Or"):
         _require(node, condition.a, holds=holds)
         return _require(node, condition.b, holds=holds)
-    # Each as `left ≥ right`, and its opposite as `right ≥ left + 1`.
-    left, right, more = {
-        "EQ": lambda a, b: (a, b, None),
-        "NE": lambda a, b: (a, b, None),
-        "LT": lambda a, b: (b, a, 1),
-        "LE": lambda a, b: (b, a, 0),
-        "GT": lambda a, b: (a, b, 1),
-        "GE": lambda a, b: (a, b, 0),
-    }.get(kind, _no_comparison)(getattr(condition, "a", None), getattr(condition, "b", None))
     told = "takes a branch for sizes of {left} and {right}"
-    if more is None:
-        return node.require(left, "==" if (kind == "EQ") == holds else "!=", right, told)
-    if holds:
-        return node.require(left, ">=", right + more, told)
-    return node.require(right, ">=", left + (1 - more), told)
-
-
-def _no_comparison(left: Any, right: Any) -> Any:
-    raise Refused("a condition of several sizes of which either may hold")
+    if kind in ("EQ", "NE"):
+        return node.require(condition.a, "==" if (kind == "EQ") == holds else "!=", condition.b, told)
+    if kind not in ("LT", "LE", "GT", "GE"):
+        raise Refused("a condition of several sizes of which either may hold: `--shape` fixes them")
+    # Each as `more ≥ less` or `more ≥ less + 1`, and its opposite likewise.
+    less, more = (condition.a, condition.b) if kind in ("LT", "LE") else (condition.b, condition.a)
+    is_strict = kind in ("LT", "GT")
+    if not holds:
+        less, more, is_strict = more, less, not is_strict
+    return node.require(more, ">=", less + int(is_strict), told)
 
 
 def _both(node: Node, branches: tuple[Any, Any]) -> list[Any]:

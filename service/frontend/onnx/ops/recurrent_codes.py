@@ -27,12 +27,11 @@ def _lstm(node: Node) -> Any:
     directions = ["forward", "reverse"] if both else [node.attr("direction", "forward")]
     codes, scale, point = dynamic_codes(node, node.tensor(0))
     x = node.emit(relax.op.subtract(*(node.emit(cast(each, "int32")) for each in (codes, point))))
-    sequences, hidden, cells = [], [], []
-    for place, name in enumerate(directions):
-        results = _direction(node, x, scale, place, [steps, batch], backwards=name == "reverse")
-        for kept, result in zip((sequences, hidden, cells), results, strict=True):
-            kept.append(result)
-    return stacked(node, sequences, 1), stacked(node, hidden, 0), stacked(node, cells, 0)
+    results = [
+        _direction(node, x, scale, place, [steps, batch], backwards=name == "reverse")
+        for place, name in enumerate(directions)
+    ]
+    return [stacked(node, list(each), axis) for each, axis in zip(zip(*results, strict=True), (1, 0, 0), strict=True)]
 
 
 def _plain(node: Node) -> list[Any]:

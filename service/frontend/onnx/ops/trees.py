@@ -79,7 +79,8 @@ def _members(values: Any) -> list[list[float]]:
 
 def _children_first(root: int, below: Any) -> list[int]:
     """The nodes under a root, none before its children. Raise Refused for a cycle."""
-    order, pending = [], [(root, 0)]
+    order: list[int] = []
+    pending = [(root, 0)]
     while pending:
         place, depth = pending.pop()
         if depth > _DEEPEST or len(order) > _MOST_NODES:
