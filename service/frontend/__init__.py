@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,15 @@ def _frontend(format: ModelFormat) -> Any:
     return importlib.import_module(_MODULES[format])
 
 
-def load(path: Path, format: ModelFormat, *, shapes: Shapes | None = None) -> ImportedModel:
-    """Return the model as Relax, with `shapes` in place of the inputs' own.
+def load(
+    path: Path, format: ModelFormat, *, shapes: Shapes | None = None, values: Mapping[str, int] | None = None
+) -> ImportedModel:
+    """Return the model as Relax, with `shapes` in place of the inputs' own, for these `values` of inputs alone.
 
-    Raise a ModelError for a file that cannot be used, and InvalidShape for a shape that does not fit it.
+    Raise a ModelError for a file that cannot be used, InvalidShape for a shape that does not fit it, and InvalidOption
+    for a value of what is no input of one integer.
     """
-    model: ImportedModel = _frontend(format).load(path, shapes=dict(shapes or {}))
+    model: ImportedModel = _frontend(format).load(path, shapes=dict(shapes or {}), values=dict(values or {}))
     return model
 
 

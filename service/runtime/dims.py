@@ -226,4 +226,6 @@ def _broken(condition: Condition, sizes: Mapping[str, int]) -> InputShape:
     left, _, right = sides(condition)
     used = {name: sizes.get(name) for name in sorted(names_in(left) | names_in(right))}
     found = ", ".join(f"{name} is {size}" for name, size in used.items())
+    if not used:
+        return InputShape(condition.why, condition=condition.text, sizes=used)
     return InputShape(f"{condition.why}: {condition.text} must hold, and {found}", condition=condition.text, sizes=used)

@@ -89,7 +89,9 @@ class Session:
         self._fitting: set[Shapes] = set()
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
         self._work = Work(manifest.schedule, self.threads)
-        self._is_small = fits(manifest.target, manifest.schedule, self._weight_extents)
+        self._valued = valued(manifest.signature)
+        # A replay asks for nothing but shapes.
+        self._is_small = not self._valued and fits(manifest.target, manifest.schedule, self._weight_extents)
         self._replays = Replays(manifest.signature, any_fits=self._is_small)
         self._vm, self._main, arity = _machine(library, device)
         inputs = len(self.signature.inputs)
@@ -101,7 +103,6 @@ class Session:
                 names_in(dim)
         for condition in self.signature.conditions:
             sides(condition)
-        self._valued = valued(self.signature)
 
     @staticmethod
     def from_parts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 
-def load(path: Path, *, shapes: Shapes) -> ImportedModel:
-    """Return the model as Relax, with `shapes` in place of the inputs' symbolic dims.
+def load(path: Path, *, shapes: Shapes, values: Mapping[str, int] | None = None) -> ImportedModel:
+    """Return the model as Relax, with `shapes` in place of the inputs' symbolic dims, for these `values` alone.
 
     Raise a ModelError for a file that cannot be used, UnsupportedModel with every unsupported node,
     and InvalidShape for a shape that does not fit the model.
@@ -48,10 +48,10 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     if missing:
         raise onnx_support.unsupported_error(missing)
     check(graph)
-    return _imported(graph, inputs)
+    return _imported(graph, inputs, values or {})
 
 
-def _imported(graph: Graph, inputs: list[TensorSpec]) -> ImportedModel:
+def _imported(graph: Graph, inputs: list[TensorSpec], values: Mapping[str, int]) -> ImportedModel:
     """The import, begun anew where a size turns out to be another, and with each branch that sizes decide on: the first
     by which outputs have the axes that the file says, else the first that is a model at all.
     """
@@ -65,7 +65,7 @@ def _imported(graph: Graph, inputs: list[TensorSpec]) -> ImportedModel:
     for _ in range(_MOST_IMPORTS):
         scope = onnx_scope.Scope(choices, fits)
         try:
-            module, outputs = importer.build(graph, inputs, scope)
+            module, outputs = importer.build(graph, inputs, scope, values)
         except onnx_scope.Equal as equal:
             # One name less each time, so this ends.
             inputs = _renamed(inputs, {equal.name: equal.dim})

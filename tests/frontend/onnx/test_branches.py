@@ -11,11 +11,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 import relaxc
-from relaxc.service.errors import InputShape
+from relaxc.service.errors import ArtifactError, InputShape, InvalidOption
 from relaxc.service.frontend import load
 from relaxc.service.frontend.model import Move
 from relaxc.service.frontend.onnx.reference import double_reference, moved_reference, reference
-from relaxc.service.request import ModelFormat
+from relaxc.service.request import CompileOptions, ModelFormat
 from relaxc.service.runtime.sizes import cases, choose_sizes
 from relaxc.service.signature import Signature
 from tests.frontend.onnx.harness import FLOAT, INT64, check, model, node, value, write
@@ -113,3 +113,28 @@ def test_float64_and_moved_values_go_into_the_branch_that_is_taken(tmp_path: Pat
     assert moved is not None
     np.testing.assert_allclose(double(given)["y"], want, rtol=1e-6)
     assert 0 < np.abs(moved(given)["y"] - want).max() < 1e-2
+
+
+def test_a_value_that_is_fixed_leaves_the_other_branch_out(tmp_path: Path) -> None:
+    path = write(tmp_path, _by_rate(4, 2))
+    made = relaxc.compile(path, target="x86-64-v3", options=CompileOptions(values=(("rate", 8000),)))
+    assert {each.text for each in made.manifest.signature.conditions} == {"l // 2 - 3 == 0", "l >= 2", "0 == 1"}
+    assert CompileOptions.from_dict(made.manifest.options | {"records": []}).values == (("rate", 8000),)
+    session = relaxc.load(made.path)
+    given = {"x": np.random.default_rng(0).standard_normal((2, 1, 7)).astype("float32"), "rate": np.array(8000)}
+    reference = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for _ in range(3):
+        np.testing.assert_allclose(session(given)["y"], reference.run(None, given)[0], rtol=1e-5)
+    call = session.bind(given)
+    for other in (16000, 0):
+        with pytest.raises(InputShape, match=r"'rate' was fixed to 8000"):
+            session({**given, "rate": np.array(other)})
+    given["rate"][...] = 16000
+    with pytest.raises(ArtifactError, match="the program failed"):
+        call()
+
+
+@pytest.mark.parametrize("name", ["x", "none"])
+def test_a_value_of_what_is_no_integer_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=f"--value {name}"):
+        load(write(tmp_path, _by_rate(4, 2)), ModelFormat.ONNX, values={name: 1})
