@@ -18,7 +18,7 @@ from relaxc.service.frontend.onnx.values import Known, known_ints
 from relaxc.service.frontend.trend import call_name, call_of, number_in
 from relaxc.service.signature import Condition
 
-__all__ = ["Branch", "Test", "test_of", "within"]
+__all__ = ["Branch", "Test", "bar", "test_of", "within"]
 
 Test = tuple[str, str, int]
 """An input of one integer, `==` or `!=`, and a number."""
@@ -112,6 +112,12 @@ def _fit(node: Node, branch: Branch, test: Test, name: str, texts: Sequence[str]
         if bound not in (1, onnx_scope.FAR):
             text = f"{name} {relation} {bound}"
             scope.conditions[f"{told}: {text}"] = Condition(text, told, when=test)
+
+
+def bar(node: Node, test: Test, why: str) -> None:
+    """Have no call be one of which `test` holds."""
+    told = f"node {node.name!r} (If) where {' '.join(map(str, test))}: {why}"
+    node.scope.conditions[told] = Condition("0 == 1", told, when=test)
 
 
 def _range_of(texts: Sequence[str], name: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from relaxc.service.errors import ModelError
+from relaxc.service.errors import ModelError, ModelMalformed
 from relaxc.service.frontend.onnx import branches as onnx_branches
 from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx.file import subgraphs
@@ -62,18 +62,36 @@ def _both(node: Node, branches: tuple[Any, Any]) -> list[Any]:
 
     tests = [onnx_branches.test_of(node, holds=holds) for holds in (True, False)]
     if node.scope.branch is None and all(tests):
-        results = [
+        found = [
             _apart(node, branch, (node.name, holds), test)
             for branch, holds, test in zip(branches, (True, False), tests, strict=True)
         ]
+        results = [each for each in found if each is not None]
+        if not results:
+            raise ModelMalformed(node.scope.barred[node.name, True], node=node.name)
+        if len(results) == 1:
+            return results[0]
     else:
         results = [_branch(node, branch, may_be_left=True) for branch in branches]
     condition = node.emit(relax.op.reshape(node.tensor(0), ()))
     return [_select(node, condition, a, b) for a, b in zip(*results, strict=True)]
 
 
-def _apart(node: Node, graph: Any, key: tuple[str, bool], test: Any) -> list[Any]:
-    """What a branch gives that is computed for the sizes that it fits: the call's, wherever it is taken."""
+def _apart(node: Node, graph: Any, key: tuple[str, bool], test: Any) -> list[Any] | None:
+    """What a branch gives that is computed for the sizes that it fits: the call's, wherever it is taken. None for one
+    that fits none, which no call may take.
+    """
+    if key in node.scope.barred:
+        onnx_branches.bar(node, test, node.scope.barred[key])
+        node.require_zero_where(node.emit(_taken(node, holds=key[1])), 1)
+        return None
+    try:
+        return _computed(node, graph, key, test)
+    except (ModelMalformed, onnx_scope.Never) as error:
+        raise onnx_scope.Barred(key, str(error)) from error
+
+
+def _computed(node: Node, graph: Any, key: tuple[str, bool], test: Any) -> list[Any]:
     used = {name for each in _all_nodes(graph) for name in each.input} | {value.name for value in graph.output}
     values = {name: value for name, value in node.walk.values.items() if name in used}
     with onnx_branches.within(node, key, test, values) as branch:

@@ -60,10 +60,11 @@ def _imported(graph: Graph, inputs: list[TensorSpec], values: Mapping[str, int])
     open_: list[tuple[dict[str, bool], list[TensorSpec]]] = []
     choices: dict[str, bool] = {}
     fits: dict[tuple[str, bool], dict[str, list[str]]] = {}
+    barred: dict[tuple[str, bool], str] = {}
     found: ImportedModel | None = None
     failed: ModelError | None = None
     for _ in range(_MOST_IMPORTS):
-        scope = onnx_scope.Scope(choices, fits)
+        scope = onnx_scope.Scope(choices, fits, barred)
         try:
             module, outputs = importer.build(graph, inputs, scope, values)
         except onnx_scope.Equal as equal:
@@ -72,6 +73,9 @@ def _imported(graph: Graph, inputs: list[TensorSpec], values: Mapping[str, int])
             continue
         except onnx_scope.Fit as fit:
             fits.setdefault(fit.key, {}).setdefault(fit.name, []).append(fit.text)
+            continue
+        except onnx_scope.Barred as bar:
+            barred[bar.key] = bar.why
             continue
         except onnx_scope.Choice as choice:
             # That a condition of sizes does not hold leaves more of them.

@@ -172,7 +172,7 @@ class Walk:
         name = proto.name or proto.output[0]
         try:
             return self._outputs(node, proto)
-        except (Refused, CompileFailed, ModelError, onnx_scope.Equal, onnx_scope.Choice, onnx_scope.Fit):
+        except (Refused, CompileFailed, ModelError, *onnx_scope.RESTARTS):
             raise
         except (ValueError, IndexError) as error:
             raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error

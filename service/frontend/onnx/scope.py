@@ -23,7 +23,7 @@ from relaxc.service.signature import Condition, Dim
 if TYPE_CHECKING:
     from relaxc.service.frontend.onnx.branches import Branch
 
-__all__ = ["FAR", "Choice", "Equal", "Fit", "Never", "Scope"]
+__all__ = ["FAR", "RESTARTS", "Barred", "Choice", "Equal", "Fit", "Never", "Scope"]
 
 
 FAR = 1 << 48
@@ -60,6 +60,18 @@ class Fit(Exception):
         self.key, self.name, self.text = key, name, text
 
 
+class Barred(Exception):
+    """The branch `key` fits no sizes of the calls, and `why`."""
+
+    def __init__(self, key: tuple[str, bool], why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key, self.why = key, why
+
+
+RESTARTS = (Equal, Choice, Fit, Barred)
+"""What an import begins anew for."""
+
+
 class Never(ValueError):
     """Sizes that no call can have."""
 
@@ -67,13 +79,18 @@ class Never(ValueError):
 class Scope:
     """The symbolic dims of one model: a `tirx.Var` for each name, and an analyzer that knows they are at least 1."""
 
-    def __init__(self, choices: Mapping[str, bool] | None = None, fits: Fits | None = None) -> None:
+    def __init__(
+        self,
+        choices: Mapping[str, bool] | None = None,
+        fits: Fits | None = None,
+        barred: Mapping[tuple[str, bool], str] | None = None,
+    ) -> None:
         from tvm.sym import Analyzer
 
         self.analyzer: Any = Analyzer()
         self.choices = choices or {}
         """If → whether its condition holds, where sizes decide it and the import took one way."""
-        self.fits = fits or {}
+        self.fits, self.barred = fits or {}, barred or {}
         self.branch: Branch | None = None
         """The branch that is converted, where it is for sizes of its own."""
         self.inputs: dict[Any, str] = {}

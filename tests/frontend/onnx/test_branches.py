@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import relaxc
-from relaxc.service.errors import ArtifactError, InputShape, InvalidOption
+from relaxc.service.errors import ArtifactError, InputShape, InvalidOption, ModelMalformed
 from relaxc.service.frontend import load
 from relaxc.service.frontend.model import Move
 from relaxc.service.frontend.onnx.reference import double_reference, moved_reference, reference
@@ -138,3 +138,13 @@ def test_a_value_that_is_fixed_leaves_the_other_branch_out(tmp_path: Path) -> No
 def test_a_value_of_what_is_no_integer_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=f"--value {name}"):
         load(write(tmp_path, _by_rate(4, 2)), ModelFormat.ONNX, values={name: 1})
+
+
+def test_a_branch_that_fits_no_size_is_one_that_no_call_takes(tmp_path: Path) -> None:
+    """`--shape` for one branch leaves nothing for the other."""
+    path = write(tmp_path, _by_rate(4, 2))
+    signature = load(path, ModelFormat.ONNX, shapes={"x": (1, 1, 12)}).signature
+    assert [(each.text, each.when) for each in signature.conditions] == [("0 == 1", ("rate", "!=", 16000))]
+    assert [values for _, values in cases(signature)] == [{"rate": 16000}]
+    with pytest.raises(ModelMalformed, match="joins the sizes 3 and 2"):
+        load(path, ModelFormat.ONNX, shapes={"x": (1, 1, 9)})
