@@ -152,7 +152,9 @@ class Walk:
                 raise Refused(f"its output {missing[0]!r} is not computed")
             return results
         except Refused as refusal:
-            self.refused.setdefault(op_name(proto), []).append((proto.name or proto.output[0], str(refusal)))
+            self.refused.setdefault(op_name(proto), []).append(
+                (proto.name or proto.output[0], onnx_support.with_option(str(refusal)))
+            )
             return [_SKIPPED] * len(proto.output)
 
     def _node(self, proto: Any, inputs: list[Value | None]) -> Node:

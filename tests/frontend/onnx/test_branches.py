@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import relaxc
-from relaxc.service.errors import ArtifactError, InputShape, InvalidOption, ModelMalformed
+from relaxc.service.errors import ArtifactError, InputShape, InvalidOption, ModelMalformed, UnsupportedModel
 from relaxc.service.frontend import load
 from relaxc.service.frontend.model import Move
 from relaxc.service.frontend.onnx.reference import double_reference, moved_reference, reference
@@ -148,3 +148,11 @@ def test_a_branch_that_fits_no_size_is_one_that_no_call_takes(tmp_path: Path) ->
     assert [values for _, values in cases(signature)] == [{"rate": 16000}]
     with pytest.raises(ModelMalformed, match="joins the sizes 3 and 2"):
         load(path, ModelFormat.ONNX, shapes={"x": (1, 1, 9)})
+
+
+def test_a_refusal_names_the_option_that_helps(tmp_path: Path) -> None:
+    pooled = [node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", strides=[2])]
+    out = helper.make_tensor_value_info("y", FLOAT, None)
+    proto = model(pooled, [value("x", [1, 1, "l"])], [out], w=np.ones((1, 1, 3), "float32"))
+    with pytest.raises(UnsupportedModel, match=r"symbolic size \(`--shape` fixes it"):
+        load(write(tmp_path, proto), ModelFormat.ONNX)

@@ -51,7 +51,12 @@ def _squeeze(node: Node) -> Any:
     wanted = [1 if axis in gone else dim for axis, dim in enumerate(shape)]
     for axis, dim in enumerate(shape) if axes is None else ():
         if axis not in gone and not isinstance(dim, int):
-            node.require(dim, "!=", 1, f"without axes leaves axis {axis} out where its size {{left}} is 1")
+            node.require(
+                dim,
+                "!=",
+                1,
+                f"without axes leaves axis {axis} out where its size {{left}} is 1",
+            )
     x = require_shape(node, node.tensor(0), shape, wanted)
     return reshaped(node, x, [dim for axis, dim in enumerate(shape) if axis not in gone])
 
