@@ -106,7 +106,11 @@ def _opsets(model: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in model.opset_import:
         found[entry.domain] = max(found.get(entry.domain, 0), entry.version)
-    found.setdefault("", 1)
+    if "" not in found:
+        import onnx
+
+        plain = any(not node.domain for body in bodies(model) for node in body.node)
+        found[""] = 1 if plain else onnx.defs.onnx_opset_version()
     return found
 
 

@@ -195,3 +195,11 @@ def test_labels_that_are_strings_are_refused_by_name(tmp_path: Path) -> None:
     proto = model([one], [value("x", ["n"], INT64)], [helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])])
     with pytest.raises(UnsupportedModel, match=r"y.*string|string"):
         load(write(tmp_path, proto), ModelFormat.ONNX)
+
+
+def test_a_model_of_tables_alone_names_no_other_opset(tmp_path: Path) -> None:
+    one = ml("Binarizer", ["x"], ["y"], threshold=0.5)
+    proto = model([one], [value("x", ["n", FEATURES])], [value("y", ["n", FEATURES])])
+    del proto.opset_import[:]
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    check(write(tmp_path, proto))
