@@ -78,7 +78,11 @@ def index_ranges(model: Any) -> dict[str, tuple[float, float]]:
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             held[node.output[0]] = node.attribute[0].t
-    origin = {value.name: value.name for value in model.graph.input if value.name not in held}
+    origin = {
+        value.name: value.name
+        for value in model.graph.input
+        if value.name not in held and value.type.tensor_type.elem_type in _INTEGERS
+    }
     found: dict[str, int] = {}
 
     def small(name: str) -> Any:
@@ -110,3 +114,5 @@ def index_ranges(model: Any) -> dict[str, tuple[float, float]]:
 
 
 _SMALL = 1 << 12
+_INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 12, 13))
+"""ONNX's numbers of their dtypes."""

@@ -57,12 +57,19 @@ def test_places_in_a_table_and_classes_are_drawn_from_all_of_them() -> None:
         node("Unsqueeze", ["wide", "last"], ["each"]),
         node("Gather", ["table", "each"], ["rows"]),
         node("Equal", ["kinds", "classes"], ["one_hot"]),
+        node("Cast", ["float"], ["whole"], to=INT64),
+        node("Gather", ["table", "whole"], ["others"]),
     ]
     held = {"table": np.zeros((30, 4), "float32"), "classes": np.arange(7), "last": np.array([-1])}
-    inputs = [value("ids", ["n"], TensorProto.INT32), value("kinds", ["n", 1], INT64), value("x", ["n"], INT64)]
+    inputs = [
+        value("ids", ["n"], TensorProto.INT32),
+        value("kinds", ["n", 1], INT64),
+        value("x", ["n"], INT64),
+        value("float", ["n"]),
+    ]
     outputs = [helper.make_tensor_value_info("rows", TensorProto.FLOAT, None)]
     ranges = index_ranges(model(nodes, inputs, outputs, **held))
     assert ranges == {"ids": (0.0, 29.0), "kinds": (0.0, 6.0)}
-    specs = tuple(TensorSpec(each.name, "int64", (4000,)) for each in inputs)
+    specs = tuple(TensorSpec(each.name, "int64", (4000,)) for each in inputs[:3])
     (draw,) = drawn(Signature(specs, specs[:1]), 0, ranges)
     assert {name: int(array.max()) for name, array in draw.inputs.items()} == {"ids": 29, "kinds": 6, "x": 1}
