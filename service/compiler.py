@@ -197,7 +197,9 @@ def load_and_schedule(
     records = records_for(request.target, options)
     plugins = [passes.load_plugin(Path(path)) for path in options.plugins]
     with stage("import"):
-        imported = frontend.load(request.model.path, request.model.format, shapes=dict(options.shapes))
+        imported = frontend.load(
+            request.model.path, request.model.format, shapes=dict(options.shapes), values=dict(options.values)
+        )
         known = _weights_of(request) if options.weights else frozenset()
         dump("relax_imported", lambda: imported.module.script(show_meta=False))
     imported_as(imported.signature)

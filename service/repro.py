@@ -72,6 +72,8 @@ def _what_is_compiled(options: CompileOptions) -> list[str]:
         words += ["--weights", options.weights]
     for name, shape in options.shapes:
         words += ["--shape", f"{name}={','.join(map(str, shape))}"]
+    for name, value in options.values:
+        words += ["--value", f"{name}={value}"]
     for plugin in options.plugins:
         words += ["--plugin", plugin]
     return words

@@ -202,7 +202,8 @@ class CompileOptions:
     """How to compile: everything here is part of the cache key.
 
     `precision` None keeps the model's own dtypes; int8 comes with a `calibration`. `weights` rounds the constant
-    matrices of products. `shapes` fixes or renames symbolic dims, an input at a time. `opt_level` 0 builds without
+    matrices of products. `shapes` fixes or renames symbolic dims, an input at a time, and `values` fixes inputs of one
+    integer. `opt_level` 0 builds without
     graph optimization, 1 adds folding and fusion, 2 layout and schedules (the default), 3 allows fast math within the
     verification tolerance. `records` are files and folders of tuning records, which go before the default ones
     (relaxc's own, and those of RELAXC_RECORDS) unless `default_records` is False; what they say is part of the key,
@@ -223,6 +224,7 @@ class CompileOptions:
     weights: Literal["int8", "int4"] | None = None
     calibration: Calibration | None = None
     small_weights: bool = False
+    values: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.require_tuned not in (None, "hot", "all"):
@@ -253,7 +255,7 @@ class CompileOptions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as JSON values, in the form the HTTP API takes; `from_dict` is its inverse."""
-        data = {
+        data: dict[str, Any] = {
             "precision": self.precision.value if self.precision else None,
             "opt_level": self.opt_level,
             "shapes": {name: list(shape) for name, shape in self.shapes},
@@ -270,6 +272,8 @@ class CompileOptions:
             data["calibration"] = self.calibration.to_dict()
         if self.small_weights:  # likewise
             data["small_weights"] = True
+        if self.values:  # likewise
+            data["values"] = dict(self.values)
         return data
 
     @staticmethod
@@ -303,6 +307,7 @@ class CompileOptions:
             weights=data.get("weights"),
             calibration=None if data.get("calibration") is None else Calibration.from_dict(data["calibration"]),
             small_weights=data.get("small_weights", False),
+            values=tuple(sorted((name, _value(name, value)) for name, value in data.get("values", {}).items())),
         )
 
 
@@ -315,8 +320,15 @@ _KINDS: dict[str, type] = {
     "records": list,
     "default_records": bool,
     "small_weights": bool,
+    "values": dict,
 }
 """The JSON type of each option that has only one."""
+
+
+def _value(name: str, value: Any) -> int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise InvalidOption(f"--value {name} takes an integer of 64 bits, got {value!r:.80}", option="values")
+    return value
 
 
 def _shape(name: str, dims: Any) -> tuple[Dim, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +83,19 @@ class Condition:
     """What the sizes of a call must satisfy for an operator to be defined: `n % 2 == 0`, `n >= 3`.
 
     `text` has two dims with `==`, `!=`, `>=`, `<=`, `>` or `<` between them; `why` names who needs it, and what of.
+    `when` is an input of one integer, `==` or `!=`, and a number, where it must hold of no other calls.
     """
 
     text: str
     why: str
+    when: tuple[str, str, int] | None = None
+
+    def applies(self, values: Mapping[str, int]) -> bool:
+        """Return whether it must hold of a call whose inputs of one integer have these values."""
+        if self.when is None:
+            return True
+        name, relation, number = self.when
+        return name in values and (values[name] == number) == (relation == "==")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,9 @@ class Signature:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the signature as JSON values; `from_dict` is its inverse."""
-        conditions = [[each.text, each.why] for each in self.conditions]
+        conditions = [
+            [each.text, each.why, *([list(each.when)] if each.when is not None else [])] for each in self.conditions
+        ]
         return {
             **({"conditions": conditions} if conditions else {}),
             "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.inputs],
@@ -143,5 +155,7 @@ class Signature:
             tensors(data["outputs"]),
             tuple((name, DimBounds(low, high)) for name, (low, high) in data["dims"].items()),
             tuple(data["constants"].items()),
-            tuple(Condition(text, why) for text, why in data.get("conditions", ())),
+            tuple(
+                Condition(text, why, *(tuple(when) for when in more)) for text, why, *more in data.get("conditions", ())
+            ),
         )

@@ -110,7 +110,9 @@ def _condition(value: Any) -> Condition:
     match value:
         case [str(text), str(why)]:
             return Condition(text, why)
-    raise ArtifactCorrupt("signature.conditions has a row that is no pair of texts")
+        case [str(text), str(why), [str(name), "==" | "!=" as relation, int(number)]] if type(number) is int:
+            return Condition(text, why, (name, relation, number))
+    raise ArtifactCorrupt("signature.conditions has a row that is no pair of texts, with an input's value or without")
 
 
 def _bounds(name: str, value: Any) -> DimBounds:

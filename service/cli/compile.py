@@ -26,6 +26,7 @@ from relaxc.service.cli.options import (
     Shapes,
     SmallWeights,
     Target,
+    Values,
     Verbose,
     Weights,
     calibration_for,
@@ -52,6 +53,7 @@ def compile(
     ],
     target: Target = "auto",
     shape: Shapes = None,
+    value: Values = None,
     precision: PrecisionName = None,
     weights: Weights = None,
     calibration: Samples = None,
@@ -92,6 +94,7 @@ def compile(
     options = options_for(
         shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights,
         calibration_for(calibration, calibrate, max_error, keep), small_weights,
+        value,
     )  # fmt: skip
     remote: Remote = context.obj
     if remote.url is None:

@@ -33,11 +33,13 @@ __all__ = [
     "Shapes",
     "Target",
     "Threads",
+    "Values",
     "Verbose",
     "Weights",
     "calibration_for",
     "options_for",
     "parse_shapes",
+    "parse_values",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, errors included.")]
@@ -70,6 +72,14 @@ Shapes = Annotated[
         "--shape",
         metavar="NAME=DIMS",
         help="Shape of an input, `x=1,3,224,224`; a name in place of a size keeps that dim symbolic. Repeatable.",
+    ),
+]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value",
+        metavar="NAME=NUMBER",
+        help="Value of an input of one integer, `sr=16000`: branches that others take are left out. Repeatable.",
     ),
 ]
 PrecisionName = Annotated[
@@ -185,6 +195,7 @@ def options_for(
     weights: str | None = None,
     calibration: dict[str, Any] | None = None,
     small_weights: bool = False,
+    values: list[str] | None = None,
 ) -> CompileOptions:
     """Return what these options mean, the same that the API and the library take. Raise InvalidOption, InvalidShape."""
     from relaxc.service.request import CompileOptions
@@ -203,6 +214,7 @@ def options_for(
             "weights": weights,
             "calibration": calibration,
             "small_weights": small_weights,
+            "values": parse_values(values or []),
         }
     )
 
@@ -233,6 +245,19 @@ def parse_shapes(given: list[str]) -> dict[str, list[int | str]]:
             raise InvalidShape(f"--shape names {name!r} twice", name=name)
         shapes[name] = [_dim(name, dim.strip()) for dim in dims.split(",")] if dims.strip() else []
     return shapes
+
+
+def parse_values(given: list[str]) -> dict[str, int]:
+    """Return `["sr=16000"]` as numbers by input name. Raise InvalidOption for other texts, and for a name twice."""
+    values: dict[str, int] = {}
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        if not equals or not name or not re.fullmatch(r"-?\d{1,19}", number.strip()):
+            raise InvalidOption(f"--value takes NAME=NUMBER, as sr=16000, got {text!r}", option="values")
+        if name in values:
+            raise InvalidOption(f"--value names {name!r} twice", option="values")
+        values[name] = int(number)
+    return values
 
 
 def _dim(name: str, text: str) -> int | str:

@@ -38,7 +38,7 @@ def signature(title: str, described: Mapping[str, Any]) -> Table:
             shown.add_row(kind.removesuffix("s"), tensor["name"], tensor["dtype"], f"[{dims}]")
     for name, (low, high) in described["dims"].items():
         shown.add_row("dim", name, "", f"{low}..{'' if high is None else high}")
-    for text, why in described.get("conditions", ()):
+    for text, why, *_ in described.get("conditions", ()):
         shown.add_row("must hold", why, "", text)
     for name, value in described["constants"].items():
         shown.add_row("fixed", name, type(value).__name__, repr(value))

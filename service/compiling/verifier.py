@@ -77,6 +77,9 @@ def verify(
         _values_moved(request),
         lambda rounding: frontend.plain_reference(model.path, model.format, shapes=shapes, rounding=rounding),
         lambda rounding: frontend.double_reference(model.path, model.format, shapes=shapes, rounding=rounding),
+        lambda by, rounding: frontend.double_reference(
+            model.path, model.format, shapes=shapes, rounding=rounding, moves=(request.options.seed, by)
+        ),
     )
     return compared(load(), signature, references, request.options, progress)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,15 @@ def _frontend(format: ModelFormat) -> Any:
     return importlib.import_module(_MODULES[format])
 
 
-def load(path: Path, format: ModelFormat, *, shapes: Shapes | None = None) -> ImportedModel:
-    """Return the model as Relax, with `shapes` in place of the inputs' own.
+def load(
+    path: Path, format: ModelFormat, *, shapes: Shapes | None = None, values: Mapping[str, int] | None = None
+) -> ImportedModel:
+    """Return the model as Relax, with `shapes` in place of the inputs' own, for these `values` of inputs alone.
 
-    Raise a ModelError for a file that cannot be used, and InvalidShape for a shape that does not fit it.
+    Raise a ModelError for a file that cannot be used, InvalidShape for a shape that does not fit it, and InvalidOption
+    for a value of what is no input of one integer.
     """
-    model: ImportedModel = _frontend(format).load(path, shapes=dict(shapes or {}))
+    model: ImportedModel = _frontend(format).load(path, shapes=dict(shapes or {}), values=dict(values or {}))
     return model
 
 
@@ -120,13 +123,19 @@ def plain_reference(
 
 
 def double_reference(
-    path: Path, format: ModelFormat, *, shapes: Shapes | None = None, rounding: Rounding | None = None
+    path: Path,
+    format: ModelFormat,
+    *,
+    shapes: Shapes | None = None,
+    rounding: Rounding | None = None,
+    moves: tuple[int, float] | None = None,
 ) -> Reference | None:
     """Return `reference` in float64 wherever it is in float32, its outputs of the model's dtypes: an opinion that no
     order of sums changes. It is slow. None for a model that quantizes or that does not run so; what it finds out in a
-    run is a ModelError.
+    run is a ModelError. With `moves`, a seed and a share, each value that it computes is moved (`Move.VALUES`).
     """
-    run: Reference | None = _frontend(format).double_reference(path, shapes=dict(shapes or {}), rounding=rounding)
+    build = _frontend(format).double_reference
+    run: Reference | None = build(path, shapes=dict(shapes or {}), rounding=rounding, moves=moves)
     return run
 
 

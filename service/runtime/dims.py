@@ -11,7 +11,7 @@ from functools import lru_cache
 from relaxc.service.errors import ArtifactCorrupt, InputShape
 from relaxc.service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds, Signature
 
-__all__ = ["bind", "evaluate", "holds", "names_in", "shape_of", "sides"]
+__all__ = ["bind", "evaluate", "holds", "names_in", "shape_of", "sides", "valued"]
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -117,8 +117,16 @@ def shape_of(dims: Sequence[Dim], sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(dim, sizes) for dim in dims)
 
 
-def bind(signature: Signature, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """Return the size of every symbolic dim, from the shapes of the inputs in their order.
+def valued(signature: Signature) -> frozenset[str]:
+    """Return the inputs whose values decide what must hold of a call's sizes."""
+    return frozenset(each.when[0] for each in signature.conditions if each.when is not None)
+
+
+def bind(
+    signature: Signature, shapes: Sequence[tuple[int, ...]], values: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Return the size of every symbolic dim, from the shapes of the inputs in their order, and from what is known of
+    the `values` of those that decide what must hold.
 
     Raise InputShape for a wrong rank or size, for two inputs that disagree on a dim, where a condition does not hold,
     and outside the bounds.
@@ -146,7 +154,7 @@ def bind(signature: Signature, shapes: Sequence[tuple[int, ...]]) -> dict[str, i
     while later:
         later = _bind_expressions(later, sizes)
     for condition in signature.conditions:
-        if not holds(condition, sizes):
+        if condition.applies(values or {}) and not holds(condition, sizes):
             raise _broken(condition, sizes)
     bounds = signature.bounds
     for name, size in sizes.items():
@@ -218,4 +226,6 @@ def _broken(condition: Condition, sizes: Mapping[str, int]) -> InputShape:
     left, _, right = sides(condition)
     used = {name: sizes.get(name) for name in sorted(names_in(left) | names_in(right))}
     found = ", ".join(f"{name} is {size}" for name, size in used.items())
+    if not used:
+        return InputShape(condition.why, condition=condition.text, sizes=used)
     return InputShape(f"{condition.why}: {condition.text} must hold, and {found}", condition=condition.text, sizes=used)

@@ -12,7 +12,7 @@ import numpy as np
 
 from relaxc.service.errors import InputName, InputShape
 from relaxc.service.runtime.dims import shape_of
-from relaxc.service.runtime.sizes import choose_sizes
+from relaxc.service.runtime.sizes import cases, choose_sizes
 from relaxc.service.runtime.tensors import Array, numpy_dtype
 from relaxc.service.signature import Signature, TensorSpec
 
@@ -40,22 +40,37 @@ class Draw:
 def drawn(
     signature: Signature, seed: int, ranges: Mapping[str, Range] | None = None, samples: Sequence[Draw] = ()
 ) -> list[Draw]:
-    """Return inputs for each of `choose_sizes`, some of one sign, where any are floats, some that reach the ends of
-    `ranges`, where inputs have any, and the `samples`.
+    """Return inputs for each of `choose_sizes`, for each value that decides what must hold, some of one sign, where any
+    are floats, some that reach the ends of `ranges`, where floats have any, and the `samples`. Integers of a range
+    from 0 on are drawn from all of it.
 
     Sums of values whose mean is 0 hide what cancels: a product that subtracts its zero points from two long sums was
     right to seven digits of such, and to four of others. And what is quantized for 0 to 255 has one code for most of a
     normal distribution.
     """
-    sizes = choose_sizes(signature)
-    draws = [Draw(random_inputs(signature, seed=seed, sizes=each)) for each in sizes]
-    if any(spec.dtype.startswith(("float", "bfloat")) for spec in signature.inputs):
-        draws.append(Draw(random_inputs(signature, seed=seed, sizes=sizes[0], one_sign=True), again=True))
-    if ranges:
-        plain = random_inputs(signature, seed=seed + 1, sizes=sizes[0])
+    draws: list[Draw] = []
+    integers = {spec.name for spec in signature.inputs if spec.dtype.startswith(("int", "uint"))}
+    highs = {name: int(high) + 1 for name, (low, high) in (ranges or {}).items() if low == 0}
+    for case, values in cases(signature):
+        sizes = choose_sizes(case)
+        own = {spec.name: values[spec.name] for spec in signature.inputs if spec.name in values}
+
+        def made(case: Signature = case, own: Mapping[str, int] = own, **given: Any) -> dict[str, Array]:
+            return _with_values(random_inputs(case, seed=seed, highs=highs, **given), own)
+
+        draws += [Draw(made(sizes=each)) for each in sizes]
+        if any(spec.dtype.startswith(("float", "bfloat")) for spec in signature.inputs):
+            draws.append(Draw(made(sizes=sizes[0], one_sign=True), again=True))
+    ranges = ranges or {}
+    if any(name not in highs or name not in integers for name in ranges):
+        plain = random_inputs(signature, seed=seed + 1, sizes=choose_sizes(signature)[0])
         reaching = {name: _reaching(value, ranges[name]) for name, value in plain.items() if name in ranges}
         draws.append(Draw({**plain, **reaching}, again=True))
     return [*draws, *samples]
+
+
+def _with_values(inputs: dict[str, Array], values: Mapping[str, int]) -> dict[str, Array]:
+    return {name: np.full_like(array, values[name]) if name in values else array for name, array in inputs.items()}
 
 
 def _reaching(value: Array, given: Range) -> Array:
@@ -77,12 +92,14 @@ def random_inputs(
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
     int_high: int = 2,
+    highs: Mapping[str, int] | None = None,
     one_sign: bool = False,
 ) -> dict[str, Array]:
     """Return an array for every input, the same for equal arguments.
 
     `sizes` gives symbolic dims their sizes; others get the first of `choose_sizes`. Floats are normal; with `one_sign`
-    they are one more than how large those are. Integers are in 0..int_high-1: any embedding has two rows. Inputs whose
+    they are one more than how large those are. Integers are in 0..int_high-1, as any embedding has two rows, or below
+    what `highs` has for them. Inputs whose
     name contains `mask` are ones followed by zeros along the last axis, at least a one in each row, as an empty row
     makes every softmax NaN. Raise InputName for an unknown dim and InputShape for a size outside its bounds.
     """
@@ -93,7 +110,11 @@ def random_inputs(
         if size not in signature.bounds[name]:
             raise InputShape(f"dim {name!r} is {size}, outside its bounds {signature.bounds[name]}", dim=name)
         chosen[name] = size
-    return {spec.name: _random(spec, _shape(spec, chosen), seed, int_high, one_sign) for spec in signature.inputs}
+    highs = highs or {}
+    return {
+        spec.name: _random(spec, _shape(spec, chosen), seed, highs.get(spec.name, int_high), one_sign)
+        for spec in signature.inputs
+    }
 
 
 def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import tvm_ffi
 
 from relaxc.service.artifact.manifest import Manifest
 from relaxc.service.errors import ArtifactCorrupt, ArtifactError
-from relaxc.service.runtime.dims import bind
+from relaxc.service.runtime.dims import bind, valued
 from relaxc.service.runtime.library import first_line
 from relaxc.service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
 from relaxc.service.runtime.replays import Replays
@@ -51,7 +51,9 @@ class Program:
         self._code = code
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
         self._work = Work(manifest.schedule, code.threads)
-        self._is_small = fits(manifest.target, manifest.schedule, code.weight_extents)
+        # A replay asks for nothing but shapes.
+        asks_values = bool(valued(manifest.signature))
+        self._is_small = not asks_values and fits(manifest.target, manifest.schedule, code.weight_extents)
         self.replays = Replays(manifest.signature, any_fits=self._is_small)
         self._vm, self._main, arity = _machine(code.library, code.device)
         inputs = len(manifest.signature.inputs)

@@ -15,7 +15,7 @@ from relaxc.service.errors import InputType, InvalidOption
 from relaxc.service.runtime.admission import check_machine, device_of
 from relaxc.service.runtime.arguments import by_name
 from relaxc.service.runtime.bound import Bound, bound
-from relaxc.service.runtime.dims import bind, names_in, sides
+from relaxc.service.runtime.dims import bind, names_in, sides, valued
 from relaxc.service.runtime.library import load_library
 from relaxc.service.runtime.program import Code
 from relaxc.service.runtime.programs import Programs
@@ -67,6 +67,7 @@ class Session:
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
         self._programs = Programs(self._code, machine.cpu().cores if self._on_host else 1)
         self._first, self._waiting = self._programs.first, self._programs.waiting
+        self._valued = valued(manifest.signature)
         for spec in (*self.signature.inputs, *self.signature.outputs):
             for dim in spec.shape:
                 names_in(dim)
@@ -194,11 +195,22 @@ class Session:
         values = by_name(self.signature, args, named)
         tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, copies) for spec in self.signature.inputs]
         self._fit(tuple([tensor.shape for tensor in tensors]))
+        if self._valued:
+            bind(self.signature, [tensor.shape for tensor in tensors], self._values(tensors))
         for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
             kind = tensor.device.dlpack_device_type()
             if kind not in (CPU.dlpack_device_type(), self.device.dlpack_device_type()):
                 raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
         return tensors
+
+    def _values(self, tensors: list[tvm_ffi.Tensor]) -> dict[str, int]:
+        """The values of the inputs that decide what must hold; the program itself checks those that are on a GPU."""
+        here = [
+            (spec.name, tensor)
+            for spec, tensor in zip(self.signature.inputs, tensors, strict=True)
+            if spec.name in self._valued and tensor.device.dlpack_device_type() == CPU.dlpack_device_type()
+        ]
+        return {name: int(numpy_view(tensor).reshape(-1)[0]) for name, tensor in here}
 
     def _fit(self, shapes: Shapes) -> None:
         """Raise what `bind` does; what it let through before is known."""

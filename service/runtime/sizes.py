@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import combinations_with_replacement, islice
 
@@ -12,7 +13,7 @@ from relaxc.service.errors import InvalidShape
 from relaxc.service.runtime.dims import evaluate, holds, names_in, sides
 from relaxc.service.signature import Dim, DimBounds, Signature
 
-__all__ = ["choose_sizes"]
+__all__ = ["cases", "choose_sizes"]
 
 _TRIED = (2, 3, 7, 1)
 """Sizes for a symbolic dim, the most telling first: odd ones find padding errors, 1 finds wrong broadcasts."""
@@ -46,6 +47,19 @@ def choose_sizes(signature: Signature, count: int = 3) -> list[dict[str, int]]:
     return [dict(sizes) for sizes in found[:count]]
 
 
+def cases(signature: Signature) -> list[tuple[Signature, dict[str, int]]]:
+    """Return the ways in which values of inputs decide what must hold: the signature with that, and the values."""
+    tests = list(dict.fromkeys(each.when for each in signature.conditions if each.when is not None))
+    tests += [(name, {"==": "!=", "!=": "=="}[relation], number) for name, relation, number in tests]
+    found = []
+    for name, relation, number in dict.fromkeys(tests):
+        values = {name: number if relation == "==" else number // 2 if number // 2 != number else number + 1}
+        kept = tuple(replace(each, when=None) for each in signature.conditions if each.applies(values))
+        if all(holds(each, {}) for each in kept if not names_in(sides(each)[0])):
+            found.append((replace(signature, conditions=kept), values))
+    return found or [(signature, {})]
+
+
 @lru_cache(maxsize=64)
 def _chosen(signature: Signature) -> list[dict[str, int]]:
     names = [name for name, _ in signature.dims]
@@ -71,6 +85,8 @@ def _clamped(signature: Signature, name: str, size: int) -> int:
 def _conditions(signature: Signature) -> list[Rule]:
     rules: list[Rule] = []
     for condition in signature.conditions:
+        if condition.when is not None:
+            continue
         left, _, right = sides(condition)
         rules.append((names_in(left) | names_in(right), partial(holds, condition)))
     return rules
@@ -163,7 +179,9 @@ def _domains(
     for name in names:
         bounds, key = signature.bounds[name], partial(_distance, wanted[name])
         alone = [rule for each, rule in rules if each == {name}]
-        texts = [each.text for each in signature.conditions if re.search(rf"\b{name}\b", each.text)]
+        texts = [
+            each.text for each in signature.conditions if each.when is None and re.search(rf"\b{name}\b", each.text)
+        ]
         allowed = partial(_allowed, bounds, name, alone)
         far, telling = _far(bounds, texts, _LADDER), _telling(texts)
         least = islice(filter(allowed, range(bounds.minimum, bounds.minimum + _REACH)), _NEAR)

@@ -30,6 +30,9 @@ __all__ = ["References", "verify"]
 
 Arrays = Mapping[str, Any]
 
+_FEW = 8
+"""Of what moves values where small slices are judged, that where a whole output is: 6 units of float32's last place."""
+
 
 @dataclass(frozen=True)
 class References:
@@ -40,7 +43,7 @@ class References:
     there is none. `ranges`: what inputs it was quantized for. `samples`: of its inputs, where somebody gave any.
     `values`: with each value that it computes moved by a share of itself, None where it does not run so. `plain`:
     without the framework's own rewrites, None where there are none. `double`: in float64 where it is in float32, None
-    where it does not run so.
+    where it does not run so, and `double_values` so with each value moved.
     """
 
     model: Callable[[Rounding | None], Run]
@@ -51,6 +54,7 @@ class References:
     values: Callable[[float, Rounding | None], Run | None] = lambda by, rounding: None
     plain: Callable[[Rounding | None], Run | None] = lambda rounding: None
     double: Callable[[Rounding | None], Run | None] = lambda rounding: None
+    double_values: Callable[[float, Rounding | None], Run | None] = lambda by, rounding: None
 
 
 def verify(
@@ -96,6 +100,7 @@ def _compared(
         lambda tolerance: references.values(SHARE * tolerance, rounding),
         lambda: references.plain(rounding),
         cache(lambda: references.double(rounding)),
+        cache(lambda tolerance: references.double_values(SHARE * tolerance, rounding)),
     )
     unrounded = references.model(None) if rounding is not None else None
     samples = [Draw(dict(sample), again=True) for sample in references.samples if _fits(signature, sample)]
@@ -131,6 +136,7 @@ class _Judge:
     values: Callable[[float], Run | None]
     plain: Callable[[], Run | None]
     double: Callable[[], Run | None]
+    double_values: Callable[[float], Run | None]
     noisy: bool = False
     """Whether the reference itself moves so far on the last inputs that nothing can be told by them."""
     slices: defaultdict[str, Slices] = field(default_factory=lambda: defaultdict(Slices))
@@ -154,6 +160,7 @@ class _Judge:
         best = wanted
         if not found.passed and self.asks_for_float64(found):
             found, best = self.in_float64(found, inputs, got, wanted)
+            found = found if found.passed else self.by_moved_values(found, inputs, got, wanted, best)
         if found.passed:
             for name, each in self.small_of(found).items():
                 self.small.setdefault(name, each).add(got[name], best[name])
@@ -208,6 +215,24 @@ class _Judge:
             self.precise = run
         return judged, {row.name: exact[row.name] if row.float64 else wanted[row.name] for row in judged.outputs}
 
+    def by_moved_values(
+        self, found: Verification, inputs: Arrays, got: Arrays, wanted: Arrays, best: Arrays
+    ) -> Verification:
+        """Return how outputs compare where each value of the reference, in float64 if it runs so, moves by some units
+        of the last place; what was found, where they are further off, or that does not run.
+        """
+        by = max((TOLERANCES[judge].error for judge in self.judges.values() if judge in TOLERANCES), default=0.0) / _FEW
+        try:
+            exact = self.double_values(by) if by and best is not wanted else None
+            run = exact or (self.values(by) if by else None)
+            about = wanted if exact is None else best
+            moved = moved_outputs([run(inputs) for _ in range(RUNS)], about) if run is not None else {}
+        except ModelError:  # a value that is moved may be a size, so that the model stops
+            return found
+        ties = ties_of(self.reference, inputs, wanted, seed=self.seed)
+        judged = compare(got, best, self.judges, ties, moved)
+        return judged if judged.passed else found
+
     def small_of(self, found: Verification) -> dict[str, SmallSlices]:
         """Return what judges the small slices of outputs; those of a quantized model that moves are judged by that."""
         judges = {row.name: self.judges[row.name] for row in found.outputs if row.name in self.judges}
@@ -243,7 +268,11 @@ class _Judge:
         """
         slices = {name: SmallSlices(self.small[name].tolerance, self.small[name].judge) for name in names}
         runs = list(self.moved()) if not set(LOW) & set(self.judges.values()) else []
-        if not runs and (values := self.values(max(each.tolerance for each in slices.values()))) is not None:
+        most = max(each.tolerance for each in slices.values())
+        exact = None if self.precise is None else self.double_values(most)
+        if exact is not None:
+            runs = [exact] * RUNS
+        elif not runs and (values := self.values(most)) is not None:
             runs = [values] * RUNS
         for times in (1, MORE) if runs else ():
             for inputs in draws:
@@ -252,7 +281,7 @@ class _Judge:
                 moved = [run(inputs) for run in runs * times]
                 for name, each in slices.items():
                     each.add(got[name], best[name])
-                    each.moved([run[name] for run in moved], wanted[name])
+                    each.moved([run[name] for run in moved], (wanted if exact is None else best)[name])
             if all(each.worst()[0] <= 1 for each in slices.values()):
                 break
         return {name: each.worst() for name, each in slices.items()} if runs else {}

@@ -12,7 +12,7 @@ from relaxc.service.frontend.onnx.values import Undecided
 if TYPE_CHECKING:
     from relaxc.service.frontend.onnx.node import Node
 
-__all__ = ["ARITHMETIC"]
+__all__ = ["ARITHMETIC", "COMPARISONS"]
 
 
 def _divide(left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
@@ -44,6 +44,35 @@ def _decide(condition: Any, scope: onnx_scope.Scope) -> bool:
     raise Undecided
 
 
+def decided(condition: Any, scope: onnx_scope.Scope) -> Any:
+    """Return whether a condition holds for all sizes, or for none; itself where it holds for some."""
+    try:
+        return _decide(condition, scope)
+    except Undecided:
+        return condition
+
+
+def _either(kind: str) -> Callable[[Any, Any, onnx_scope.Scope], Any]:
+    """And or Or of two conditions, which one of them may decide."""
+    deciding = kind == "Or"
+
+    def join(left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
+        from tvm import tirx
+
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, bool):
+                return deciding if one is deciding else other
+        return getattr(tirx, kind)(left, right)
+
+    return join
+
+
+def _not(condition: Any, scope: onnx_scope.Scope) -> Any:
+    from tvm import tirx
+
+    return not condition if isinstance(condition, bool) else tirx.Not(condition)
+
+
 def _extreme(kind: str) -> Callable[[Any, Any, onnx_scope.Scope], Any]:
     def pick(left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
         from tvm import tirx
@@ -62,7 +91,7 @@ def _compare(kind: str) -> Callable[[Any, Any, onnx_scope.Scope], Any]:
         if isinstance(left, int) and isinstance(right, int):
             return {"EQ": left == right, "LT": left < right, "LE": left <= right}[kind]
         left, right = (tirx.const(v, "int64") if isinstance(v, int) else v for v in (left, right))
-        return _decide(getattr(tirx, kind)(left, right), scope)
+        return decided(getattr(tirx, kind)(left, right), scope)
 
     return decide
 
@@ -87,14 +116,23 @@ _SYMBOLIC: dict[str, Callable[[Any, Any, onnx_scope.Scope], Any]] = {
     "LessOrEqual": _compare("LE"),
     "Greater": lambda a, b, scope: _compare("LT")(b, a, scope),
     "GreaterOrEqual": lambda a, b, scope: _compare("LE")(b, a, scope),
+    "And": _either("And"),
+    "Or": _either("Or"),
 }
 _SYMBOLIC_UNARY: dict[str, Callable[[Any, onnx_scope.Scope], Any]] = {
     "Abs": lambda a, scope: _extreme("max")(a, -a, scope),
     "Ceil": lambda a, _: a,
     "Floor": lambda a, _: a,
     "Neg": lambda a, _: -a,
+    "Not": _not,
 }
-_COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+_LOGICAL = {"And", "Or", "Not"}
+_EXACT = {"Add", "Sub", "Mul", "Min", "Max", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+"""What whole floats give whole numbers, or an answer, by."""
+_MOST_CONDITIONS = 8
+"""Conditions of sizes that are kept as such: a mask over an axis is left to the run."""
+COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+"""Operators whose results are bools, of sizes conditions."""
 _NUMPY = {
     "Add": "add",
     "Sub": "subtract",
@@ -130,6 +168,8 @@ def _elementwise(op: str) -> Callable[[Node], Any]:
         if op == "Div" and not integral and any(array.dtype == object for array in arrays):
             raise Undecided
         if any(array.dtype == object for array in arrays):
+            if (node.known_dtype(0) == "bool") != (op in _LOGICAL):
+                raise Undecided
             return _of_sizes(op, arrays, node.scope)
         if op in ("Div", "Mod") and integral:
             result = functools.reduce(lambda a, b: _by_element(op, a, b, node.scope), arrays)
@@ -141,7 +181,7 @@ def _elementwise(op: str) -> Callable[[Node], Any]:
             # Max and Min of one input are that input.
             unary = len(arrays) == 1 and op not in _SYMBOLIC
             result = function(arrays[0]) if unary else functools.reduce(function, arrays)
-        return result if op in _COMPARISONS else np.asarray(result, arrays[0].dtype)
+        return result if op in COMPARISONS else np.asarray(result, arrays[0].dtype)
 
     return apply
 
@@ -174,11 +214,14 @@ def _by_element(op: str, left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
         a, b = left[index], right[index]
         if isinstance(a, float) or isinstance(b, float):
             # A size times 2.0 is still exact; anything else is left to the run.
-            if op != "Mul" or not all(not isinstance(v, float) or v.is_integer() for v in (a, b)):
+            if op not in _EXACT or not all(not isinstance(v, float) or v.is_integer() for v in (a, b)):
                 raise Undecided
             a, b = (int(v) if isinstance(v, float) else v for v in (a, b))
         result[index] = _SYMBOLIC[op](a, b, scope)
-    return result.astype(bool) if op in _COMPARISONS else result
+        if op in COMPARISONS and left.size > _MOST_CONDITIONS and not isinstance(result[index], bool):
+            raise Undecided
+    decides = op in COMPARISONS and all(isinstance(each, bool) for each in result.reshape(-1))
+    return result.astype(bool) if decides else result
 
 
 def _reduce(op: str) -> Callable[[Node], Any]:

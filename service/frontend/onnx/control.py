@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from relaxc.service.errors import ModelError, ModelMalformed
+from relaxc.service.frontend.onnx import branches as onnx_branches
+from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx.file import subgraphs
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
 from relaxc.service.frontend.onnx.values import Known
@@ -18,17 +21,104 @@ MAX_UNROLLED_NODES = 20_000
 def _if(node: Node, proto: Any) -> list[Any]:
     """The known branch; else both, and a selection by the condition, as no operator has side effects."""
     branches = node.attr("then_branch"), node.attr("else_branch")
-    if node.is_known(0) and not node.inputs[0].symbolic:
-        return _branch(node, branches[0 if node.inputs[0].array.reshape(()) else 1])
+    if not node.is_known(0):
+        return _both(node, branches)
+    condition = node.inputs[0].array.reshape(-1)[0]
+    if not node.inputs[0].symbolic:
+        return _branch(node, branches[0 if condition else 1])
+    if node.name in node.scope.choices:
+        holds = node.scope.choices[node.name]
+        _require(node, condition, holds=holds)
+        return _branch(node, branches[0 if holds else 1])
+    try:
+        return _both(node, branches)
+    except (Refused, ModelError) as error:
+        raise onnx_scope.Choice(node.name) from error
+
+
+def _require(node: Node, condition: Any, *, holds: bool) -> None:
+    """Have a condition of sizes hold of every call, or not hold. Raise Refused for what is no comparison."""
+    kind = type(condition).__name__
+    if kind == "Not":
+        return _require(node, condition.a, holds=not holds)
+    if kind == ("And" if holds else "Or"):
+        _require(node, condition.a, holds=holds)
+        return _require(node, condition.b, holds=holds)
+    told = "takes a branch for sizes of {left} and {right}"
+    if kind in ("EQ", "NE"):
+        return node.require(condition.a, "==" if (kind == "EQ") == holds else "!=", condition.b, told)
+    if kind not in ("LT", "LE", "GT", "GE"):
+        raise Refused("a condition of several sizes of which either may hold: `--shape` fixes them")
+    # Each as `more ≥ less` or `more ≥ less + 1`, and its opposite likewise.
+    less, more = (condition.a, condition.b) if kind in ("LT", "LE") else (condition.b, condition.a)
+    is_strict = kind in ("LT", "GT")
+    if not holds:
+        less, more, is_strict = more, less, not is_strict
+    return node.require(more, ">=", less + int(is_strict), told)
+
+
+def _both(node: Node, branches: tuple[Any, Any]) -> list[Any]:
     from tvm import relax
 
-    then_values, else_values = (_branch(node, branch, may_be_left=True) for branch in branches)
+    tests = [onnx_branches.test_of(node, holds=holds) for holds in (True, False)]
+    if node.scope.branch is None and all(tests):
+        found = [
+            _apart(node, branch, (node.name, holds), test)
+            for branch, holds, test in zip(branches, (True, False), tests, strict=True)
+        ]
+        results = [each for each in found if each is not None]
+        if not results:
+            raise ModelMalformed(node.scope.barred[node.name, True], node=node.name)
+        if len(results) == 1:
+            return results[0]
+    else:
+        results = [_branch(node, branch, may_be_left=True) for branch in branches]
     condition = node.emit(relax.op.reshape(node.tensor(0), ()))
-    return [_select(node, condition, a, b) for a, b in zip(then_values, else_values, strict=True)]
+    return [_select(node, condition, a, b) for a, b in zip(*results, strict=True)]
 
 
-def _branch(node: Node, graph: Any, *, may_be_left: bool = False) -> list[Any]:
-    inner = node.walk.child(node.walk.values)
+def _apart(node: Node, graph: Any, key: tuple[str, bool], test: Any) -> list[Any] | None:
+    """What a branch gives that is computed for the sizes that it fits: the call's, wherever it is taken. None for one
+    that fits none, which no call may take.
+    """
+    if key in node.scope.barred:
+        onnx_branches.bar(node, test, node.scope.barred[key])
+        node.require_zero_where(node.emit(_taken(node, holds=key[1])), 1)
+        return None
+    try:
+        return _computed(node, graph, key, test)
+    except (ModelMalformed, onnx_scope.Never) as error:
+        raise onnx_scope.Barred(key, str(error)) from error
+
+
+def _computed(node: Node, graph: Any, key: tuple[str, bool], test: Any) -> list[Any]:
+    used = {name for each in _all_nodes(graph) for name in each.input} | {value.name for value in graph.output}
+    values = {name: value for name, value in node.walk.values.items() if name in used}
+    with onnx_branches.within(node, key, test, values) as branch:
+        results = _branch(node, graph, values=values)
+    back = {size: name for name, size in branch.sizes.items() if type(size).__name__ == "Var"}
+    taken = node.emit(_taken(node, holds=key[1]))
+    for name, size in branch.sizes.items():
+        node.require_zero_where(taken, name - size)
+    return [onnx_branches.resized(node, result, back) for result in results]
+
+
+def _taken(node: Node, *, holds: bool) -> Any:
+    """Return 1 where the condition holds, or where it does not, else 0."""
+    from tvm import relax
+
+    condition = node.emit(relax.op.reshape(node.tensor(0), ()))
+    return relax.op.astype(condition if holds else node.emit(relax.op.logical_not(condition)), "int64")
+
+
+def _all_nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for inner in subgraphs(graph.node):
+        yield from inner.node
+
+
+def _branch(node: Node, graph: Any, *, may_be_left: bool = False, values: Mapping[str, Any] | None = None) -> list[Any]:
+    inner = node.walk.child(node.walk.values if values is None else dict(values))
     inner.may_be_left |= may_be_left
     inner.initialize(graph)
     inner.run(graph.node)

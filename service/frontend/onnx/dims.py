@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import keyword
+import operator
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from relaxc.service.signature import MAX_DIM_CHARS, Dim
 
 __all__ = [
     "OPERATORS",
+    "computed",
     "dim_text",
     "identifier",
     "is_long",
@@ -21,6 +23,7 @@ __all__ = [
     "number_of",
     "product",
     "quotient",
+    "renamed",
     "replaced",
     "same",
     "shared_names",
@@ -238,22 +241,37 @@ def replaced(dim: Dim, swap: dict[str, Dim]) -> Dim:
         return dim
     text = re.sub(r"\b[A-Za-z_]\w*", lambda m: f"({swap[m[0]]})" if m[0] in swap else m[0], dim)
     tree = ast.parse(text, mode="eval")
-    return ast.unparse(tree) if names_in(text) else _evaluate(tree.body)
+    return ast.unparse(tree) if names_in(text) else int(computed(tree.body, {}))
 
 
-def _evaluate(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant):
-        return int(node.value)  # type: ignore[arg-type]
-    assert isinstance(node, ast.BinOp), "dim_of_text lets nothing else through"
-    left, right = _evaluate(node.left), _evaluate(node.right)
-    match OPERATORS[type(node.op)]:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-        case "//":
-            return left // right
-        case _:
-            return left % right
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with other names."""
+    return re.sub(r"\b[A-Za-z_]\w*", lambda m: names.get(m[0], m[0]), text)
+
+
+def computed(node: ast.expr, sizes: Mapping[str, Any]) -> Any:
+    """Return what a parsed dim is, for names that are numbers or arrays of these."""
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _BINARY[type(op)](computed(left, sizes), computed(right, sizes))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -computed(operand, sizes)
+        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right]):
+            import numpy as np
+
+            pick = np.minimum if name == "min" else np.maximum
+            return pick(computed(left, sizes), computed(right, sizes))
+    raise AssertionError(f"a dim with {ast.dump(node)}")
+
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}

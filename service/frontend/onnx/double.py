@@ -17,7 +17,7 @@ from relaxc.service.errors import ModelMalformed, ModelTooLarge
 from relaxc.service.frontend.model import Reference
 from relaxc.service.frontend.onnx.double_convs import conv, conv_transpose
 from relaxc.service.frontend.onnx.evaluator import evaluator
-from relaxc.service.frontend.onnx.file import one_line, subgraphs
+from relaxc.service.frontend.onnx.file import one_line, subgraphs, tensors
 from relaxc.service.frontend.onnx.function import inlined, with_types
 from relaxc.service.frontend.onnx.sessions import bare_session, runtime_errors
 from relaxc.service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
@@ -47,23 +47,25 @@ _OWN: Mapping[str, Callable[..., Array]] = {**_CONVOLUTIONS, "Sigmoid": _sigmoid
 
 
 def in_double(model: Any) -> Reference | None:
-    """Return what runs `model`, which is changed; None where it has graphs in nodes, outputs of no known dtype, or
-    nothing in float32.
+    """Return what runs `model`, which is changed; None where it has loops, outputs of no known dtype, or nothing in
+    float32.
 
     Outputs are rounded to what the model declares. A run raises ModelTooLarge where it would take more than
     `_MOST_BYTES` or `_MOST_PRODUCTS`, and ModelMalformed where a node runs nowhere.
     """
     import onnx
 
-    if next(subgraphs(model.graph.node), None) is not None:
+    graphs = [model.graph, *subgraphs(model.graph.node)]
+    holders = [node for graph in graphs for node in graph.node if next(subgraphs([node]), None) is not None]
+    if any(node.op_type != "If" for node in holders):
         return None
     declared = {value.name: value.type.tensor_type.elem_type for value in with_types(model).graph.output}
     if not all(declared.values()):
         return None
     model = widened(inlined(model), FLOAT32, DOUBLE)
-    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    if not any(value.dtype == np.float64 for value in held.values()):
+    if not any(tensor.data_type == DOUBLE for tensor in tensors(model)):
         return None
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(dtype) for name, dtype in declared.items()}
     nodes = [Node(node, model.opset_import) for node in model.graph.node]
     del model.graph.initializer[:]
@@ -78,7 +80,7 @@ def in_double(model: Any) -> Reference | None:
 
 def _run(nodes: Sequence[Node], values: dict[str, Any], kept: Mapping[str, Any]) -> None:
     """Compute the values of all nodes; those that no later node reads are let go."""
-    last = {name: at for at, node in enumerate(nodes) for name in node.inputs}
+    last = {name: at for at, node in enumerate(nodes) for name in node.reads}
     products = 0
     for at, node in enumerate(nodes):
         operands = [values[name] if name else None for name in node.inputs]
@@ -86,10 +88,22 @@ def _run(nodes: Sequence[Node], values: dict[str, Any], kept: Mapping[str, Any])
         alive = sum(value.nbytes for value in values.values() if isinstance(value, np.ndarray))
         if products > _MOST_PRODUCTS or alive > _MOST_BYTES:
             raise ModelTooLarge(f"it takes over {_MOST_PRODUCTS} products or {_MOST_BYTES} bytes in float64")
-        values.update(zip(node.outputs, node.run(operands), strict=False))
-        for name in {*node.inputs, *node.outputs}:
+        found = node.run(operands) if node.kind != "If" else _of_branch(node, values)
+        values.update(zip(node.outputs, found, strict=False))
+        for name in {*node.reads, *node.outputs}:
             if last.get(name, -1) <= at and name not in kept:
                 values.pop(name, None)
+
+
+def _of_branch(node: Node, values: Mapping[str, Any]) -> list[Any]:
+    """What the branch that is taken gives; it sees the values outside of it."""
+    from onnx import numpy_helper
+
+    graph = node.attributes["then_branch" if np.asarray(values[node.inputs[0]]).reshape(-1)[0] else "else_branch"]
+    inner = {**values, **{tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}}
+    names = [value.name for value in graph.output]
+    _run([Node(each, node.opsets) for each in graph.node], inner, dict.fromkeys([*values, *names]))
+    return [inner[name] for name in names]
 
 
 def _products(kind: str, operands: Sequence[Any]) -> int:
@@ -115,6 +129,9 @@ class Node:
         self.node, self.opsets = node, list(opsets)
         self.kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         self.inputs, self.outputs = list(node.input), [name for name in node.output if name]
+        inner = [*subgraphs([node])]
+        self.reads = [*self.inputs, *(name for graph in inner for each in graph.node for name in each.input)]
+        self.reads += [value.name for graph in inner for value in graph.output]
         self.attributes = {each.name: get_attribute_value(each) for each in node.attribute}
         self.ways: list[Callable[[Sequence[Any]], Sequence[Any]]] = [self.by_runtime, self.by_evaluator]
         if self.kind in _OWN:

@@ -24,6 +24,7 @@ _OPERANDS: dict[str, tuple[tuple[int, int], ...]] = {
     "MatMulIntegerToFloat": ((0, 4), (1, 5)),
     "QAttention": ((0, 6), (1, 7)),
     "DynamicQuantizeMatMul": ((_MADE, _MADE), (1, 3)),
+    "DynamicQuantizeLSTM": ((_MADE, _MADE), (1, 9), (2, 11)),
 }
 """Operator → the place of each operand among its inputs, and that of its zero point."""
 
@@ -48,7 +49,8 @@ def with_equal_signs(model: Any) -> bool:
             places = _OPERANDS.get(node.op_type, ())
             given = [TensorProto.UINT8 if at == _MADE else kinds.get(node.input[at]) for at, _ in places]
             if set(given) == {TensorProto.UINT8, TensorProto.INT8}:
-                nodes += _shifted(node, *places[given.index(TensorProto.INT8)])
+                signed = [place for place, kind in zip(places, given, strict=True) if kind == TensorProto.INT8]
+                nodes += [made for place in signed for made in _shifted(node, *place)]
                 found = True
             nodes.append(node)
         del graph.node[:]

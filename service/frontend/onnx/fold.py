@@ -113,12 +113,15 @@ def _range(node: Node) -> Any:
     return (np.arange(count) * delta + start).astype(start.dtype)
 
 
+_OF_SIZES = ("int64", "int32", "float32", "float64", "bool")
+
+
 def _cast(node: Node) -> Any:
     dtype = node.attr_dtype("to")
     array = node.arrays[0]
     if array.dtype == object:
         # Sizes stay exact in these; a float of a size may only become an int again.
-        if dtype not in ("int64", "int32", "float32", "float64"):
+        if (node.known_dtype(0) == "bool") != (dtype == "bool") or dtype not in _OF_SIZES:
             raise Undecided
         return array
     return cast_known(node, array, dtype)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from relaxc.service.errors import InvalidShape, ModelMalformed, UnsupportedModel
+from relaxc.service.errors import InvalidShape, ModelError, ModelMalformed, UnsupportedModel
 from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 
-def load(path: Path, *, shapes: Shapes) -> ImportedModel:
-    """Return the model as Relax, with `shapes` in place of the inputs' symbolic dims.
+def load(path: Path, *, shapes: Shapes, values: Mapping[str, int] | None = None) -> ImportedModel:
+    """Return the model as Relax, with `shapes` in place of the inputs' symbolic dims, for these `values` alone.
 
     Raise a ModelError for a file that cannot be used, UnsupportedModel with every unsupported node,
     and InvalidShape for a shape that does not fit the model.
@@ -42,22 +42,69 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     graph = read(path)
     inputs = with_shapes(input_specs(graph), shapes)
     # TVM is imported here and not before: a file that cannot be read needs none of it.
-    from relaxc.service.frontend.onnx import importer
     from relaxc.service.frontend.onnx import support as onnx_support
 
     missing = onnx_support.unsupported(graph)
     if missing:
         raise onnx_support.unsupported_error(missing)
     check(graph)
-    while True:
-        scope = onnx_scope.Scope()
+    return _imported(graph, inputs, values or {})
+
+
+def _imported(graph: Graph, inputs: list[TensorSpec], values: Mapping[str, int]) -> ImportedModel:
+    """The import, begun anew where a size turns out to be another, and with each branch that sizes decide on: the first
+    by which outputs have the axes that the file says, else the first that is a model at all.
+    """
+    from relaxc.service.frontend.onnx import importer
+
+    open_: list[tuple[dict[str, bool], list[TensorSpec]]] = []
+    choices: dict[str, bool] = {}
+    fits: dict[tuple[str, bool], dict[str, list[str]]] = {}
+    barred: dict[tuple[str, bool], str] = {}
+    found: ImportedModel | None = None
+    failed: ModelError | None = None
+    for _ in range(_MOST_IMPORTS):
+        scope = onnx_scope.Scope(choices, fits, barred)
         try:
-            module, outputs = importer.build(graph, inputs, scope)
-        except onnx_scope.Equal as found:
+            module, outputs = importer.build(graph, inputs, scope, values)
+        except onnx_scope.Equal as equal:
             # One name less each time, so this ends.
-            inputs = _renamed(inputs, {found.name: found.dim})
+            inputs = _renamed(inputs, {equal.name: equal.dim})
             continue
-        return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+        except onnx_scope.Fit as fit:
+            fits.setdefault(fit.key, {}).setdefault(fit.name, []).append(fit.text)
+            continue
+        except onnx_scope.Barred as bar:
+            barred[bar.key] = bar.why
+            continue
+        except onnx_scope.Choice as choice:
+            # That a condition of sizes does not hold leaves more of them.
+            open_.append(({**choices, choice.name: True}, inputs))
+            choices = {**choices, choice.name: False}
+            continue
+        except ModelError as error:
+            failed = failed or error
+        else:
+            found = found or ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+            if _has_declared_axes(graph, outputs):
+                return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+        if not open_:
+            break
+        choices, inputs = open_.pop()
+    if found is not None:
+        return found
+    raise failed or UnsupportedModel(f"sizes decide on branches in more than {_MOST_IMPORTS} ways")
+
+
+_MOST_IMPORTS = 256
+
+
+def _has_declared_axes(graph: Graph, outputs: list[TensorSpec]) -> bool:
+    """Whether outputs have as many axes as the file declares, where it does."""
+    kinds = {value.name: value.type.tensor_type for value in graph.model.graph.output}
+    return all(
+        not kinds[spec.name].HasField("shape") or len(kinds[spec.name].shape.dim) == len(spec.shape) for spec in outputs
+    )
 
 
 def inspect(path: Path) -> ModelInfo:
@@ -113,11 +160,13 @@ def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Round
     return build(path, threads, rounding)
 
 
-def double_reference(path: Path, *, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
+def double_reference(
+    path: Path, *, shapes: Shapes, rounding: Rounding | None = None, moves: tuple[int, float] | None = None
+) -> Reference | None:
     """Return `reference` in double precision, None for a model that quantizes or does not run so."""
     from relaxc.service.frontend.onnx.reference import double_reference as build
 
-    return build(path, rounding)
+    return build(path, rounding, moves)
 
 
 def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:
@@ -128,11 +177,12 @@ def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Refere
 
 
 def input_ranges(path: Path) -> dict[str, tuple[float, float]]:
-    """Return input → the range that a quantized model was made for."""
-    from relaxc.service.frontend.onnx.ranges import has_codes
+    """Return input → the range that a quantized model was made for, or of the places that it has in a table."""
+    from relaxc.service.frontend.onnx.ranges import has_codes, index_ranges
     from relaxc.service.frontend.onnx.ranges import input_ranges as ranges
 
-    return ranges(read(path).model) if has_codes(outline(path)) else {}
+    model = outline(path)
+    return index_ranges(model) | (ranges(read(path).model) if has_codes(model) else {})
 
 
 def samples(path: Path, file: Path) -> list[dict[str, Any]]:
@@ -189,7 +239,9 @@ def _spec(value: Any, what: str, taken: Collection[str]) -> TensorSpec:
 def _dim(name: str, axis: int, dim: Any, taken: Collection[str]) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return onnx_dims.dim_of_text(dim.dim_param, taken) if dim.dim_param else onnx_dims.identifier(f"{name}_{axis}")
+    # Paddle writes '?' for each size that it does not know.
+    is_named = re.search(r"[^\W_]", dim.dim_param)
+    return onnx_dims.dim_of_text(dim.dim_param, taken) if is_named else onnx_dims.identifier(f"{name}_{axis}")
 
 
 def with_shapes(specs: list[TensorSpec], shapes: Shapes) -> list[TensorSpec]:

@@ -55,6 +55,7 @@ def read(path: Path) -> Graph:
     """
     model, outside = mapped(path)
     _name_domain_once(model)
+    _leave_open(model.graph)
     _check_versions(model)
     _check_node_count(model)
     weight_bytes = check_tensors(model, path, outside)
@@ -93,11 +94,23 @@ def _name_domain_once(model: Any) -> None:
             node.domain = "" if node.domain == _ONNX_DOMAIN else node.domain
 
 
+def _leave_open(graph: Any) -> None:
+    """Take negative dims for what PaddlePaddle means by them: sizes of no name."""
+    for value in (*graph.input, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value < 0:
+                dim.ClearField("dim_value")
+
+
 def _opsets(model: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in model.opset_import:
         found[entry.domain] = max(found.get(entry.domain, 0), entry.version)
-    found.setdefault("", 1)
+    if "" not in found:
+        import onnx
+
+        plain = any(not node.domain for body in bodies(model) for node in body.node)
+        found[""] = 1 if plain else onnx.defs.onnx_opset_version()
     return found
 
 
@@ -193,8 +206,8 @@ def _check_value(kind: str, value: Any) -> None:
     if kind == "input" and not value.type.tensor_type.HasField("shape"):
         raise UnsupportedModel(f"the rank of input {value.name!r} is unknown", input=value.name)
     for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-        if dim.HasField("dim_value") and (dim.dim_value < 0 or (dim.dim_value == 0 and kind == "input")):
-            raise ModelMalformed(f"{kind} {value.name!r} has the size {dim.dim_value} on axis {axis}", name=value.name)
+        if kind == "input" and dim.HasField("dim_value") and not dim.dim_value:
+            raise ModelMalformed(f"{kind} {value.name!r} has the size 0 on axis {axis}", name=value.name)
 
 
 def _take_weights(model: Any, folder: Path, outside: Outside) -> dict[str, Any]:

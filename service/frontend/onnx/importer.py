@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from relaxc.service.errors import CompileFailed, ModelError, ModelMalformed
+from relaxc.service.errors import CompileFailed, InvalidOption, ModelError, ModelMalformed
 from relaxc.service.frontend.model import NODES_NAMED, Unsupported
 from relaxc.service.frontend.onnx import control as onnx_control
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx import support as onnx_support
+from relaxc.service.frontend.onnx.arithmetic import COMPARISONS
 from relaxc.service.frontend.onnx.file import one_line
 from relaxc.service.frontend.onnx.fold import FOLDS
 from relaxc.service.frontend.onnx.function import body_of
@@ -23,7 +24,7 @@ from relaxc.service.frontend.onnx.ops import converter_of
 from relaxc.service.frontend.onnx.ops.sequence import Sequence
 from relaxc.service.frontend.onnx.results import check_size, spec_of
 from relaxc.service.frontend.onnx.values import MAX_FOLDED, Known, Undecided, known_ints
-from relaxc.service.signature import TensorSpec
+from relaxc.service.signature import Condition, TensorSpec
 
 __all__ = ["Walk", "build"]
 
@@ -35,9 +36,11 @@ class _Skipped:
 _SKIPPED = _Skipped()
 
 
-def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_scope.Scope) -> tuple[Any, list[TensorSpec]]:
+def build(
+    graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_scope.Scope, fixed: Mapping[str, int] | None = None
+) -> tuple[Any, list[TensorSpec]]:
     """Return an IRModule whose `main` takes `inputs` and gives the graph's outputs as one flat tuple; and these
-    outputs.
+    outputs. It is for `fixed` values of inputs alone, and stops at others.
 
     Raise UnsupportedModel naming every node that is refused, or CompileFailed when a converter breaks.
     """
@@ -48,6 +51,8 @@ def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_scope.Scope) -
     parameters = walk.declare(inputs)
     with builder.function("main", parameters), _ended(builder):
         with builder.dataflow():
+            for name, number in (fixed or {}).items():
+                walk.fix(name, number)
             walk.run(graph.nodes)
             walk.raise_refused()
             outputs = [walk.output(name) for name in graph.outputs]
@@ -90,10 +95,33 @@ class Walk:
             shape = [self.scope.expression(dim) for dim in spec.shape]
             parameters.append(relax.Var(name, relax.TensorType(shape, spec.dtype)))
             self.values[spec.name] = parameters[-1]
+            self.scope.inputs[parameters[-1]] = spec.name
         for name, array in self.graph.weights.items():
             self.values[name] = Known(array, str(array.dtype))
         self.initialize(self.graph.model.graph)
         return parameters
+
+    def fix(self, name: str, number: int) -> None:
+        """Take an input of one integer for that, and have calls with another be refused. Raise InvalidOption for what
+        is no such input, and a number that its dtype lacks.
+        """
+        import numpy as np
+        from tvm import relax
+
+        given = self.values.get(name) if name in self.graph.inputs else None
+        shape = [] if given is None else [onnx_dims.number_of(dim) for dim in given.ty.shape.values]
+        dtype = "" if given is None else dtype_of(given)
+        if not dtype.startswith(("int", "uint")) or any(size != 1 for size in shape):
+            raise InvalidOption(f"--value {name}: the model has no input of one integer of that name", option="values")
+        if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+            raise InvalidOption(f"--value {name}: {number} is no {dtype}", option="values")
+        array = np.full([1] * len(shape), number, dtype)
+        node = Node("Identity", name, 0, {}, [given], 1, self.builder, self.scope, self)
+        other = node.emit(relax.op.not_equal(given, relax.const(array, dtype)))
+        node.require_zero_where(node.emit(relax.op.astype(node.emit(relax.op.reshape(other, ())), "int64")), 1)
+        self.values[name] = Known(array, dtype)
+        told = f"input {name!r} was fixed to {number} when the model was compiled"
+        self.scope.conditions[told] = Condition("0 == 1", told, when=(name, "!=", number))
 
     def initialize(self, graph: Any) -> None:
         """Take the initializers that are still in the protobuf."""
@@ -124,7 +152,9 @@ class Walk:
                 raise Refused(f"its output {missing[0]!r} is not computed")
             return results
         except Refused as refusal:
-            self.refused.setdefault(op_name(proto), []).append((proto.name or proto.output[0], str(refusal)))
+            self.refused.setdefault(op_name(proto), []).append(
+                (proto.name or proto.output[0], onnx_support.with_option(str(refusal)))
+            )
             return [_SKIPPED] * len(proto.output)
 
     def _node(self, proto: Any, inputs: list[Value | None]) -> Node:
@@ -144,7 +174,7 @@ class Walk:
         name = proto.name or proto.output[0]
         try:
             return self._outputs(node, proto)
-        except (Refused, CompileFailed, ModelError, onnx_scope.Equal):
+        except (Refused, CompileFailed, ModelError, *onnx_scope.RESTARTS):
             raise
         except (ValueError, IndexError) as error:
             raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error
@@ -208,6 +238,7 @@ class Walk:
         ):
             return None
         dtype = node.attr_dtype("to") if node.op == "Cast" else node.known_dtype(1 if node.op == "Where" else 0)
+        dtype = "bool" if node.op in COMPARISONS else dtype
         try:
             result = function(node)
             return [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaxc.service.frontend.model import Move, Reference
-from relaxc.service.frontend.onnx.moved import MOVEMENT, moved
+from relaxc.service.frontend.onnx.moved import MOVEMENT, graphs, moved
 
 __all__ = ["move_values", "moves_inputs"]
 
@@ -22,6 +22,9 @@ _CANCELS = frozenset(
     {"Celu", "Elu", "FastGelu", "Gelu", "LogSoftmax", "Mish", "QuickGelu", "Selu", "Softplus", "BiasGelu"}
 )
 """Operators within which 1 or so is added and taken away: an exact result near 0 is off by a unit of 1."""
+
+_RECURRENT = ("LSTM", "GRU", "RNN")
+"""Operators that are many products, and functions of these: what rounds within them is as if the operands moved."""
 
 
 def move_values(model: Any, seed: int, by: float) -> Any | None:
@@ -38,18 +41,14 @@ def move_values(model: Any, seed: int, by: float) -> Any | None:
     dtypes = _dtypes(model)
     model = moved(model, Move.WEIGHTS, seed, by)
     moving = _Moving(by, seed)
-    moving.sizes = {tensor.name for tensor in model.graph.initializer} | {""}
-    nodes: list[Any] = []
-    for node in list(model.graph.node):
-        nodes += moving.node(node, dtypes)
+    moving.sizes = {tensor.name for graph in graphs(model.graph) for tensor in graph.initializer} | {""}
+    moving.graph(model.graph, dtypes)
     held = [(f"relaxc_{name}", value) for name, value in (("low", -_MOST), ("high", _MOST), ("one", 1.0))]
     from onnx import helper
 
     constants = [helper.make_tensor(name, _FLOAT, [], [value]) for name, value in held]
     constants += [helper.make_tensor(f"{name}_wide", _DOUBLE, [], [value]) for name, value in held]
     model.graph.initializer.extend(constants)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
     return model
 
 
@@ -84,8 +83,11 @@ def _dtypes(model: Any) -> dict[str, int]:
     for tensor in copy.graph.initializer:
         if len(tensor.raw_data) > 1 << 12:
             tensor.ClearField("raw_data")
-    graph = onnx.shape_inference.infer_shapes(copy).graph
-    return {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info, *graph.output)}
+    return {
+        value.name: value.type.tensor_type.elem_type
+        for graph in graphs(onnx.shape_inference.infer_shapes(copy).graph)
+        for value in (*graph.input, *graph.value_info, *graph.output)
+    }
 
 
 class _Moving:
@@ -96,8 +98,18 @@ class _Moving:
         self.sizes: set[str] = set()
         """What shapes alone decide: a size that is moved is another."""
 
+    def graph(self, graph: Any, dtypes: Mapping[str, int]) -> None:
+        """Move what a graph's nodes read and give."""
+        nodes = [made for node in list(graph.node) for made in self.node(node, dtypes)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
     def node(self, node: Any, dtypes: Mapping[str, int]) -> list[Any]:
-        """Return the node with what moves what it reads and gives."""
+        """Return the node with what moves what it reads and gives, and within it what its branches do."""
+        if node.op_type == "If":
+            for attribute in node.attribute:
+                self.graph(attribute.g, dtypes)
+            return [node]
         if node.op_type in ("Shape", "Size") or all(name in self.sizes for name in node.input):
             self.sizes.update(node.output)
             return [node]
@@ -107,6 +119,10 @@ class _Moving:
         if node.op_type == "Conv" and dtypes.get(node.input[0]) in _FLOATS and _has_window(node):
             made += self.near(node.input[0], name := self.name(), dtypes[node.input[0]], "image")
             node.input[0] = name
+        if node.op_type in _RECURRENT and (dtype := dtypes.get(node.input[0], 0)) in _FLOATS:
+            for place in (0, 1, 2):
+                made += self.near(node.input[place], name := self.name(), dtype, "")
+                node.input[place] = name
         made.append(node)
         for place, name in enumerate(node.output):
             if name and dtypes.get(name) in _FLOATS:

@@ -184,8 +184,11 @@ class Node:
 
             return te.compute(value.array.shape, element, name="sizes")
 
-        made = self.te_of_sizes(kernel, sizes := value.array.reshape(-1).tolist(), "sizes")
-        if len(sizes) == 1:
+        sizes = value.array.reshape(-1).tolist()
+        if is_condition := value.dtype == "bool":
+            sizes = [int(size) if isinstance(size, bool) else size.astype("int64") for size in sizes]
+        made = self.te_of_sizes(kernel, sizes, "sizes")
+        if len(sizes) == 1 and not is_condition:
             self.scope.ranges[made] = sizes[0], sizes[0]
         return made
 
@@ -239,11 +242,20 @@ class Node:
         if apart is not None:
             self._require_zero(apart)
 
-    def _require_zero(self, size: Any) -> None:
-        """Have the program stop where a size, which the data decides, is not 0."""
+    def require_zero_where(self, taken: Any, size: Any) -> None:
+        """Have the program stop where `taken`, a tensor of rank 0, is 1 and a size is not 0."""
         from tvm import relax
 
-        computed = self.materialize(self.known([size]))
+        given = self.materialize(self.known([size]))
+        self._require_zeros(self.emit(relax.op.multiply(given, taken)))
+
+    def _require_zero(self, size: Any) -> None:
+        """Have the program stop where a size, which the data decides, is not 0."""
+        self._require_zeros(self.materialize(self.known([size])))
+
+    def _require_zeros(self, computed: Any) -> None:
+        from tvm import relax
+
         shape = relax.op.call_pure_packed("vm.builtin.tensor_to_shape", computed, ty_args=[relax.ShapeType(ndim=1)])
         self.builder.match_cast(self.builder.emit(shape), relax.ShapeType([0]))
 

@@ -103,15 +103,23 @@ def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) 
     return None if has_bfloat16(session) else reference_of(session)
 
 
-def double_reference(path: Path, rounding: Rounding | None = None) -> Reference | None:
-    """Run the model as `reference` does, in double precision (`relaxc.service.frontend.onnx.double`).
+def double_reference(
+    path: Path, rounding: Rounding | None = None, moves: tuple[int, float] | None = None
+) -> Reference | None:
+    """Run the model as `reference` does, in double precision (`relaxc.service.frontend.onnx.double`), with each value
+    moved by a share of itself where `moves` gives a seed and that.
 
     None where it quantizes, has 2 GB of weights, is run apart, or is nothing that runs so.
     """
     if quantizes(outline(path)) or _apart(path):
         return None
     try:
-        return in_double(_as_we_compute(path, rounding))
+        given = _as_we_compute(path, rounding)
+        if moves is None:
+            return in_double(given)
+        model = move_values(given, *moves)
+        run = None if model is None else in_double(model)
+        return None if run is None else moves_inputs(run, *moves)
     except ModelTooLarge:
         return None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import operator
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from relaxc.service.frontend.onnx.dims import (
     OPERATORS,
@@ -19,12 +20,18 @@ from relaxc.service.frontend.onnx.dims import (
 )
 from relaxc.service.signature import Condition, Dim
 
-__all__ = ["FAR", "Equal", "Never", "Scope"]
+if TYPE_CHECKING:
+    from relaxc.service.frontend.onnx.branches import Branch
+
+__all__ = ["FAR", "RESTARTS", "Barred", "Choice", "Equal", "Fit", "Never", "Scope"]
 
 
 FAR = 1 << 48
 """Memory for so many of anything is out of reach; the bound lets the analyzer rule out overflow."""
 
+
+Fits = Mapping[tuple[str, bool], Mapping[str, list[str]]]
+"""A branch of an If, the one where its condition holds or the other, → size → what must hold of it."""
 
 _RELATIONS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge}
 
@@ -37,6 +44,34 @@ class Equal(Exception):
         self.name, self.dim = name, dim
 
 
+class Choice(Exception):
+    """The sizes of a call decide which branch of the If `name` it takes, and what follows: the import takes one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Fit(Exception):
+    """The branch `key` is for sizes `name` of which `text` holds, a condition with 0 on its right."""
+
+    def __init__(self, key: tuple[str, bool], name: str, text: str) -> None:
+        super().__init__(f"{key}: {text}")
+        self.key, self.name, self.text = key, name, text
+
+
+class Barred(Exception):
+    """The branch `key` fits no sizes of the calls, and `why`."""
+
+    def __init__(self, key: tuple[str, bool], why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key, self.why = key, why
+
+
+RESTARTS = (Equal, Choice, Fit, Barred)
+"""What an import begins anew for."""
+
+
 class Never(ValueError):
     """Sizes that no call can have."""
 
@@ -44,10 +79,21 @@ class Never(ValueError):
 class Scope:
     """The symbolic dims of one model: a `tirx.Var` for each name, and an analyzer that knows they are at least 1."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        choices: Mapping[str, bool] | None = None,
+        fits: Fits | None = None,
+        barred: Mapping[tuple[str, bool], str] | None = None,
+    ) -> None:
         from tvm.sym import Analyzer
 
         self.analyzer: Any = Analyzer()
+        self.choices = choices or {}
+        """If → whether its condition holds, where sizes decide it and the import took one way."""
+        self.fits, self.barred = fits or {}, barred or {}
+        self.branch: Branch | None = None
+        """The branch that is converted, where it is for sizes of its own."""
+        self.inputs: dict[Any, str] = {}
         self.variables: dict[str, Any] = {}
         self.data_dependent: set[str] = set()
         self.lower: dict[str, int] = {}
@@ -87,7 +133,7 @@ class Scope:
         TVM would drop the run-time check of such an equality and with it the shape (CanonicalizeBindings maps the
         one variable to the other), so it has to be in the signature.
         """
-        for one, other in ((left, right), (right, left)):
+        for one, other in ((left, right), (right, left)) if self.branch is None else ():
             name = getattr(one, "name", None) if type(one).__name__ == "Var" else None
             if name is None or shared_names(one, other) or self.depends_on_data(one, other):
                 continue
@@ -118,12 +164,15 @@ class Scope:
             if _RELATIONS[relation](apart, 0):
                 return None
             raise Never(f"{why}: {dim_text(left)} {relation} {dim_text(right)} does not hold")
+        apart = self._without_factors(apart) if relation != ">=" else apart
         zero = tirx.const(0, "int64")
         holds = {"==": tirx.EQ, "!=": tirx.NE, ">=": tirx.GE}[relation](apart, zero)
         if self.analyzer.can_prove(holds):
             return None
         if self.analyzer.can_prove(tirx.Not(holds)):
             raise Never(f"{why}: {dim_text(left)} {relation} {dim_text(right)} holds of no sizes")
+        if self.branch is not None and self.branch.holds(variables(apart), f"{dim_text(apart)} {relation} 0", self):
+            return None
         if self.depends_on_data(apart):
             return {"==": apart, "!=": tirx.EQ(apart, zero).astype("int64"), ">=": tirx.min(apart, zero)}[relation]
         if relation == "==":
@@ -131,6 +180,15 @@ class Scope:
         self._note(apart, relation, why)
         self.analyzer.constraint_scope(holds).__enter__()  # for what is asked later; it is never taken back
         return None
+
+    def _without_factors(self, apart: Any) -> Any:
+        """What is 0 where a product is: its factors but those that never are, as sizes."""
+        while type(apart).__name__ == "Mul":
+            kept = [each for each in (apart.a, apart.b) if not self.analyzer.can_prove(each >= 1)]
+            if len(kept) != 1:
+                return apart
+            apart = kept[0]
+        return apart
 
     def _decide(self, apart: Any, why: str) -> None:
         """Raise Equal for a name that `apart == 0` gives, being `±name + rest`, or a multiple of that."""
@@ -174,6 +232,11 @@ class Scope:
             self.conditions[f">= {name}"] = Condition(f"{self.upper[name]} >= {name}", why)
         self._bound(names[0])
 
+    def bound_by(self, name: Any, low: int, high: int) -> None:
+        """Let a size of the data's be one of these."""
+        self.lower[name.name], self.upper[name.name] = low, high
+        self._bound(name)
+
     def _bound(self, name: Any) -> None:
         """Let the analyzer know the bounds of a name."""
         from tvm import ir
@@ -186,7 +249,7 @@ class Scope:
         from tvm import tirx
 
         names = tirx.analysis.undefined_vars(dim)
-        if len(names) != 1 or names[0].name in self.data_dependent:
+        if len(names) != 1 or names[0].name in self.data_dependent or self.branch is not None:
             return False
         name = names[0]
         factor, rest = self._linear(dim, name)

@@ -12,7 +12,7 @@ from relaxc.service.frontend.onnx.fold import FOLDS
 from relaxc.service.frontend.onnx.function import has_body
 from relaxc.service.frontend.onnx.graph import Graph, op_name
 
-__all__ = ["DIRECT", "is_supported", "unsupported", "unsupported_error"]
+__all__ = ["DIRECT", "is_supported", "unsupported", "unsupported_error", "with_option"]
 
 DIRECT = frozenset({"Shape", "Size", "If", "Loop", "Scan"})
 """Operators that the walk itself handles."""
@@ -20,7 +20,7 @@ DIRECT = frozenset({"Shape", "Size", "If", "Loop", "Scan"})
 RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-_KNOWN_DOMAINS = ("", "com.microsoft")
+_KNOWN_DOMAINS = ("", "com.microsoft", "ai.onnx.ml")
 
 
 def unsupported(graph: Graph) -> dict[str, Unsupported]:
@@ -46,6 +46,17 @@ def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:
         f"the model has operators that cannot be imported: {shown}{more}",
         ops={op: nodes.to_dict() for op, nodes in ops.items()},
     )
+
+
+def with_option(reason: str) -> str:
+    """Return a reason with the option that helps, where one may."""
+    if "`--" in reason:
+        return reason
+    if "symbolic" in reason:
+        return f"{reason} (`--shape` fixes it)"
+    if "computed from the inputs' values" in reason:
+        return f"{reason} (`--value` fixes an input of one integer)"
+    return reason
 
 
 def is_supported(node: Any, opsets: dict[str, int]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relaxc.service.frontend.onnx.scope import Scope
 
-__all__ = ["dtype_of", "tensor_expression"]
+__all__ = ["dtype_of", "swapped", "tensor_expression"]
 
 
 def tensor_expression(builder: Any, scope: Scope, function: Callable[..., Any], args: Sequence[Any], name: str) -> Any:
@@ -24,29 +24,29 @@ def tensor_expression(builder: Any, scope: Scope, function: Callable[..., Any], 
     inwards, outwards = dict(zip(outer, inner, strict=True)), dict(zip(inner, outer, strict=True))
     tensors = [arg for arg in args if isinstance(arg, relax.Expr) and isinstance(arg.ty, relax.TensorType)]
     buffers = [
-        te.placeholder([_swapped(dim, inwards) for dim in x.ty.shape.values], dtype_of(x), name=f"x{place}")
+        te.placeholder([swapped(dim, inwards) for dim in x.ty.shape.values], dtype_of(x), name=f"x{place}")
         for place, x in enumerate(tensors)
     ]
     given = iter(buffers)
-    result = function(*(next(given) if _any_is(arg, tensors) else _swapped(arg, inwards) for arg in args))
+    result = function(*(next(given) if _any_is(arg, tensors) else swapped(arg, inwards) for arg in args))
     results = list(result) if isinstance(result, list | tuple) else [result]
     free = _free_sizes(buffers, results, args, inwards, inner)
     prim_func = te.create_prim_func([*buffers, *free, *results], "int64").without_attr("global_symbol")
     place = builder.add_func(prim_func, name)
     types = [
-        relax.TensorType(relax.ShapeExpr([_swapped(dim, outwards) for dim in out.shape]), out.dtype) for out in results
+        relax.TensorType(relax.ShapeExpr([swapped(dim, outwards) for dim in out.shape]), out.dtype) for out in results
     ]
     arguments = relax.Tuple([*tensors, *(outwards[variable] for variable in free)])
     return relax.call_tir(place, arguments, types if len(types) > 1 else types[0])
 
 
-def _swapped(value: Any, swap: dict[Any, Any]) -> Any:
-    """A size with its variables exchanged; lists element by element, anything else as it is."""
+def swapped(value: Any, swap: dict[Any, Any]) -> Any:
+    """Return a size with its variables exchanged; lists element by element, anything else as it is."""
     import tvm_ffi
     from tvm import ir
 
     if isinstance(value, list):
-        return [_swapped(item, swap) for item in value]
+        return [swapped(item, swap) for item in value]
     if not ir.is_prim_expr(value):
         return value
     return tvm_ffi.structural_map(value, (ir.Var, lambda v: swap.get(v, v)), order="post")
@@ -63,7 +63,7 @@ def _free_sizes(
     from tvm import ir, tirx
 
     sizes = [dim for tensor in (*buffers, *results) for dim in tensor.shape]
-    sizes += [_swapped(arg, inwards) for arg in args if ir.is_prim_expr(arg)]
+    sizes += [swapped(arg, inwards) for arg in args if ir.is_prim_expr(arg)]
     used = {variable for size in sizes for variable in tirx.analysis.undefined_vars(size)}
     bound = {dim for buffer in buffers for dim in buffer.shape if isinstance(dim, ir.Var)}
     return [variable for variable in inner if variable in used and variable not in bound]

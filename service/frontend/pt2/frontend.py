@@ -6,11 +6,12 @@ program (`graph`), and each node goes through its converter (`importer`, `ops`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from relaxc.service.errors import InvalidOption
 from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from relaxc.service.frontend.pt2.double import InDouble, is_float32
 from relaxc.service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
@@ -41,11 +42,13 @@ __all__ = [
 ]
 
 
-def load(path: Path, *, shapes: Shapes) -> ImportedModel:
+def load(path: Path, *, shapes: Shapes, values: Mapping[str, int] | None = None) -> ImportedModel:
     """Return the program as Relax, symbolic dims bound or renamed by `shapes`.
 
     Raise a ModelError, InvalidShape for `shapes` that do not fit, or CompileFailed for a fault of ours or torch's.
     """
+    if values:
+        raise InvalidOption("--value is for ONNX: an export has fixed what is no tensor", option="values")
     document = parse(path)
     found, symbols = signature(document.interface, shapes)  # first: it is cheap, and refuses most wrong shapes
     program, unsupported = _decomposed(document)
@@ -119,8 +122,14 @@ def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Round
     """Return None: torch runs the program as it was exported, and rewrites nothing."""
 
 
-def double_reference(path: Path, *, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
-    """Return `reference` in double precision, None for a program that quantizes or holds nothing in float32."""
+def double_reference(
+    path: Path, *, shapes: Shapes, rounding: Rounding | None = None, moves: tuple[int, float] | None = None
+) -> Reference | None:
+    """Return `reference` in double precision, None for a program that quantizes or holds nothing in float32, and where
+    its values are to be moved.
+    """
+    if moves is not None:
+        return None
     document = parse(path, writable=True)
     if any(name.startswith(QUANTIZE) for name in document.op_counts):
         return None

@@ -23,6 +23,9 @@ __all__ = ["finalize"]
 PLAN_MAX_BYTES = 1 << 30
 """A plan at the upper bounds of the dims that takes more is not made: a run at usual sizes would pay for it."""
 
+_LARGEST_PLANNED = 1 << 20
+"""An upper bound that a plan is made at: 1e9, which stands for the end of any axis, squared is past 64 bits."""
+
 
 def finalize(
     module: IRModule,
@@ -38,7 +41,8 @@ def finalize(
     are allocated as the run goes. Raise CompileFailed if a pass does.
     """
     bounds, timings = bounds or {}, timings or Timings()
-    upper = {name: bound.maximum for name, bound in bounds.items() if bound.maximum is not None}
+    ends = {name: bound.maximum for name, bound in bounds.items()}
+    upper = {name: end for name, end in ends.items() if end is not None and end <= _LARGEST_PLANNED}
     lowered, memory = _lower(_with_upper_bounds(module, upper), target, bounds, timings)
     if memory.planned_bytes > PLAN_MAX_BYTES and upper:
         at_bounds = memory.planned_bytes

@@ -32,12 +32,19 @@ def value(name: str, shape: Sequence[int | str | None], dtype: int = FLOAT) -> A
 
 
 def model(
-    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, opset: int = 20, **weights: Any
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    opset: int = 20,
+    ml: int = 3,
+    **weights: Any,
 ) -> Any:
     """A ModelProto; `weights` are arrays by name."""
     initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
     graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), initializers)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    others = {"com.microsoft": 1, "ai.onnx.ml": ml}
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*each) for each in others.items())]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 

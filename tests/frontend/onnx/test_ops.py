@@ -281,6 +281,26 @@ def test_recurrent(op: str, steps: int | str, hidden: int, tmp_path: Path) -> No
     check(write(tmp_path, proto), sizes={"seq": 4, "batch": 2})
 
 
+@pytest.mark.parametrize(("kind", "hidden"), [("int8", 6), ("uint8", 68)])
+def test_an_lstm_of_codes(kind: str, hidden: int, tmp_path: Path) -> None:
+    """Each step rounds its state to 8 bits by its own range, as ONNX Runtime does: they agree to the last digits."""
+    rng, limits = np.random.default_rng(0), np.iinfo(kind)
+    weights: dict[str, Any] = {
+        name: rng.integers(limits.min, limits.max + 1, (2, depth, 4 * hidden)).astype(kind)
+        for name, depth in (("w", 5), ("r", hidden))
+    }
+    weights["b"] = (rng.standard_normal((2, 8 * hidden)) / 3).astype("float32")
+    for name, shape in (("w", (2, 4 * hidden)), ("r", (2,))):
+        weights[f"{name}_scale"] = (rng.random(shape) / 400 + 0.002).astype("float32")
+        weights[f"{name}_zero"] = np.full(shape, 128 if kind == "uint8" else 0, kind)
+    names = ["x", "w", "r", "b", "", "h", "", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    attributes = {"domain": "com.microsoft", "hidden_size": hidden, "direction": "bidirectional"}
+    nodes = [node("DynamicQuantizeLSTM", names, ["y", "last", "cell"], **attributes)]
+    outputs = [helper.make_value_info(name, helper.make_tensor_type_proto(FLOAT, None)) for name in nodes[0].output]
+    inputs = [value("x", ["seq", 1, 5]), value("h", [2, 1, hidden])]
+    check(write(tmp_path, model(nodes, inputs, outputs, **weights)), sizes={"seq": 9})
+
+
 def _branch(name: str, *nodes: Any) -> Any:
     return helper.make_graph(list(nodes), name, [], [value(nodes[-1].output[0], ["n", 3])])
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from relaxc.service import frontend
+from relaxc.service.frontend.onnx.ranges import index_ranges
 from relaxc.service.request import ModelFormat
-from tests.frontend.onnx.harness import model, node, value, write
+from relaxc.service.runtime.inputs import drawn
+from relaxc.service.signature import Signature, TensorSpec
+from tests.frontend.onnx.harness import INT64, model, node, value, write
 
 HELD: dict[str, Any] = {"s": np.float32(0.5), "z": np.uint8(55), "m": np.int8(-28), "w": np.eye(8, dtype="int8")}
 HELD |= {"per": np.full(8, 0.5, "float32"), "none": np.zeros(8, "uint8")}
@@ -46,3 +49,27 @@ def test_others_say_nothing(tmp_path: Path) -> None:
     assert ranges(tmp_path, [scales, node("DequantizeLinear", ["q", "per", "none"], ["y"], axis=1)]) == {}
     computed = [node("Relu", ["x"], ["t"]), node("QuantizeLinear", ["t", "s", "z"], ["q"]), BACK]
     assert ranges(tmp_path, computed) == {}
+
+
+def test_places_in_a_table_and_classes_are_drawn_from_all_of_them() -> None:
+    nodes = [
+        node("Cast", ["ids"], ["wide"], to=INT64),
+        node("Unsqueeze", ["wide", "last"], ["each"]),
+        node("Gather", ["table", "each"], ["rows"]),
+        node("Equal", ["kinds", "classes"], ["one_hot"]),
+        node("Cast", ["float"], ["whole"], to=INT64),
+        node("Gather", ["table", "whole"], ["others"]),
+    ]
+    held = {"table": np.zeros((30, 4), "float32"), "classes": np.arange(7), "last": np.array([-1])}
+    inputs = [
+        value("ids", ["n"], TensorProto.INT32),
+        value("kinds", ["n", 1], INT64),
+        value("x", ["n"], INT64),
+        value("float", ["n"]),
+    ]
+    outputs = [helper.make_tensor_value_info("rows", TensorProto.FLOAT, None)]
+    ranges = index_ranges(model(nodes, inputs, outputs, **held))
+    assert ranges == {"ids": (0.0, 29.0), "kinds": (0.0, 6.0)}
+    specs = tuple(TensorSpec(each.name, "int64", (4000,)) for each in inputs[:3])
+    (draw,) = drawn(Signature(specs, specs[:1]), 0, ranges)
+    assert {name: int(array.max()) for name, array in draw.inputs.items()} == {"ids": 29, "kinds": 6, "x": 1}

@@ -418,3 +418,72 @@ def test_a_call_in_which_joined_sizes_differ_ends_with_the_operator_and_the_size
     assert session(x=_f(1, 2, 4, 6))["y"].shape == (1, 4, 4, 6)
     with pytest.raises(InputShape, match=r"\(Concat\) joins .* and h is 5"):
         session(x=_f(1, 2, 5, 6))
+
+
+def test_a_size_that_nobody_named_is_its_own(tmp_path: Path) -> None:
+    """PaddlePaddle writes -1, or `?` for each size that it does not know."""
+    proto = model([node("Relu", ["x"], ["y"])], [value("x", [-1, 3, "?", "?"])], [value("y", [-1, 3, "?", "?"])])
+    signature = check(write(tmp_path, proto), sizes={"x_0": 2, "x_2": 3, "x_3": 5}).signature
+    assert signature.inputs[0].shape == ("x_0", 3, "x_2", "x_3")
+
+
+@pytest.mark.parametrize("end", [10**9, 2**31 - 1])
+def test_an_end_of_nine_zeros_is_the_axis_own(end: int, tmp_path: Path) -> None:
+    nodes = [
+        node("Slice", ["x", "start", "end", "axes"], ["y"]),
+        node("Slice", ["y", "far", "near", "axes", "back"], ["z"]),
+    ]
+    weights = {"start": _i(0, 1), "end": _i(end, end), "axes": _i(0, 1), "far": _i(end, -1), "near": _i(-end, -end)}
+    infos = [helper.make_tensor_value_info("z", FLOAT, None)]
+    signature = check(
+        write(tmp_path, model(nodes, [value("x", ["n", "m"])], infos, **weights, back=_i(-1, -1)))
+    ).signature
+    assert signature.outputs[0].shape == ("n", "m - 1")
+    with pytest.raises(InputShape, match=str(end)):
+        bind(signature, [(end + 2, 3)])
+
+
+def test_conditions_of_sizes_decide_what_others_leave_open(tmp_path: Path) -> None:
+    """TensorFlow takes a limit for the whole axis where it is nine zeros, and asks so of each size."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Cast", ["s"], ["f"], to=FLOAT),
+        node("Max", ["f", "least"], ["m"]),
+        node("Cast", ["m"], ["e"], to=INT64),
+        node("Equal", ["e", "far"], ["is_far"]),
+        node("And", ["is_far", "never"], ["c"]),
+        node("Where", ["c", "near", "e"], ["ends"]),
+        node("Slice", ["x", "zeros", "ends"], ["y"]),
+        node("Not", ["is_far"], ["open"]),
+    ]
+    weights = {"least": np.array([1e9, -1e9], "float32"), "far": _i(10**9), "never": np.array([False, False])}
+    infos = [helper.make_tensor_value_info("y", FLOAT, None), value("open", [2], BOOL)]
+    proto = model(nodes, [value("x", ["n", "m"])], infos, near=_i(-(10**9)), zeros=_i(0, 0), **weights)
+    assert check(write(tmp_path, proto)).signature.outputs[0].shape == ("n", "m")
+
+
+@pytest.mark.parametrize(
+    ("mode", "transform", "nearest"),
+    [
+        ("linear", "half_pixel", "floor"),
+        ("linear", "align_corners", "floor"),
+        ("cubic", "pytorch_half_pixel", "floor"),
+        ("nearest", "asymmetric", "floor"),
+        ("nearest", "half_pixel", "round_prefer_ceil"),
+    ],
+)
+def test_resize_to_the_sizes_of_another_tensor(mode: str, transform: str, nearest: str, tmp_path: Path) -> None:
+    """As feature pyramids do, and by halves."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": transform, "nearest_mode": nearest}
+    nodes = [
+        node("Shape", ["x"], ["few"], end=2),
+        node("Shape", ["other"], ["sides"], start=2),
+        node("Concat", ["few", "sides"], ["sizes"], axis=0),
+        node("Resize", ["x", "", "", "sizes"], ["y"], **attributes),
+        node("Resize", ["x", "", "scales"], ["z"], **(attributes | {"coordinate_transformation_mode": "half_pixel"})),
+    ]
+    infos = [helper.make_tensor_value_info(name, FLOAT, None) for name in "yz"]
+    inputs = [value("x", ["n", 2, "h", "w"]), value("other", [1, 1, "a", "b"])]
+    proto = model(nodes, inputs, infos, scales=np.array([1, 1, 0.5, 1.5], "float32"))
+    signature = check(write(tmp_path, proto), sizes={"n": 2, "h": 5, "w": 7, "a": 8, "b": 3}).signature
+    assert [spec.shape[2:] for spec in signature.outputs] == [("a", "b"), ("h // 2", "w * 3 // 2")]

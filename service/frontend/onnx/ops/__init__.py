@@ -23,12 +23,15 @@ FAMILIES = (
     "quantize",
     "quantize_microsoft",
     "recurrent",
+    "recurrent_codes",
     "reduce",
     "resize",
     "sequence",
     "shape",
     "shape_make",
     "sort",
+    "tables",
+    "trees",
     "upstream",
 )
 

@@ -55,6 +55,8 @@ def convolution(
     """Return `Y[n, o, …] = Σ X[n, i, …·stride + k·dilation - pad] · W[o, i, k]`; low-precision floats are summed in
     fp32.
     """
+    if groups < 1:
+        raise ValueError(f"it has {groups} groups")
     rank = len(strides)
     dtype = out or dtype_of(x)
     wide = "float32" if is_low_precision(dtype) else dtype

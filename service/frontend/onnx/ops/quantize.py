@@ -12,7 +12,7 @@ from relaxc.service.frontend.onnx.ops.conv import add_bias, convolution, shifted
 from relaxc.service.frontend.onnx.ops.registry import op
 from relaxc.service.frontend.onnx.values import Known
 
-__all__ = ["blocked", "saturated"]
+__all__ = ["blocked", "dynamic_codes", "saturated"]
 
 _WIDE = {"int4": "int8", "uint4": "uint8"}
 
@@ -159,8 +159,11 @@ def _in_blocks(node: Node, axis: int) -> Any | None:
 
 @op("DynamicQuantizeLinear")
 def _dynamic_quantize(node: Node) -> Any:
-    """Scale and zero point from the tensor's own range, which always has 0 in it."""
-    x = node.tensor(0)
+    return dynamic_codes(node, node.tensor(0))
+
+
+def dynamic_codes(node: Node, x: Any) -> tuple[Any, Any, Any]:
+    """Return codes of a tensor, with scale and zero point from its own range, which always has 0 in it."""
     zero = scalar(0, x)
     high = node.emit(relax.op.maximum(zero, node.emit(relax.op.max(x))))
     low = node.emit(relax.op.minimum(zero, node.emit(relax.op.min(x))))
@@ -168,7 +171,7 @@ def _dynamic_quantize(node: Node) -> Any:
     # A tensor of zeros has scale 0; any divisor but that quantizes it to its zero point.
     divisor = node.emit(relax.op.where(node.emit(relax.op.equal(scale, zero)), scalar(1, x), scale))
     point = saturated(node, node.emit(relax.op.divide(node.emit(relax.op.negative(low)), divisor)), None, "uint8")
-    y = node.emit(relax.op.quantize(x, divisor, point, 0 if node.rank(0) else -1, "uint8"))
+    y = node.emit(relax.op.quantize(x, divisor, point, 0 if node.shape_of(x) else -1, "uint8"))
     return y, scale, point
 
 

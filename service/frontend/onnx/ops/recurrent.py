@@ -19,6 +19,8 @@ from relaxc.service.frontend.onnx.ops.matmul import matmul
 from relaxc.service.frontend.onnx.ops.recurrent_cells import DEFAULT, GATES, STEP, Direction, activations
 from relaxc.service.frontend.onnx.ops.registry import op
 
+__all__ = ["first_state", "packed", "part", "stacked"]
+
 FEW_STEPS = 16
 """Steps times directions up to which unrolling is as quick to compile as one loop nest, and lets each step be fused."""
 
@@ -28,6 +30,8 @@ MAX_STEPS = 1024
 
 @op("LSTM", "GRU", "RNN")
 def _recurrent(node: Node) -> Any:
+    if node.rank(0) != 3:
+        raise ValueError(f"X has {node.rank(0)} axes instead of 3")
     batch_first = bool(node.attr("layout", 0))
     x = node.tensor(0)
     if batch_first:
@@ -44,11 +48,11 @@ def _recurrent(node: Node) -> Any:
         run(node, _direction(node, x, place, batch_first), steps, backwards=name == "reverse", lengths=lengths)
         for place, name in enumerate(directions)
     ]
-    sequence = _stacked(node, [rows for rows, _, _ in outputs], 1)
-    last = _stacked(node, [hidden for _, hidden, _ in outputs], 0)
+    sequence = stacked(node, [rows for rows, _, _ in outputs], 1)
+    last = stacked(node, [hidden for _, hidden, _ in outputs], 0)
     results = [sequence, last]
     if node.op == "LSTM":
-        results.append(_stacked(node, [cell for _, _, cell in outputs], 0))
+        results.append(stacked(node, [cell for _, _, cell in outputs], 0))
     if batch_first:
         results = [permuted(node, results[0], [2, 0, 1, 3]), *(permuted(node, r, [1, 0, 2]) for r in results[1:])]
     return results
@@ -79,18 +83,18 @@ def _lengths(node: Node, steps: Any, batch: Any) -> Any | None:
 def _direction(node: Node, x: Any, place: int, batch_first: bool) -> Direction:
     gates, size = GATES[node.op], int(node.attr("hidden_size") or node.static_shape(2, "R")[-1])
     batch = node.shape_of(x)[1]
-    weight, recurrent = (permuted(node, _pick(node, index, place), [1, 0]) for index in (1, 2))
+    weight, recurrent = (permuted(node, part(node, index, place), [1, 0]) for index in (1, 2))
     inputs = matmul(node, x, weight)
     recurrent_bias = None
     if node.has(3):
-        bias = _pick(node, 3, place)
+        bias = part(node, 3, place)
         halves = [
             node.emit(relax.op.strided_slice(bias, [0], [h * gates * size], [(h + 1) * gates * size])) for h in (0, 1)
         ]
         inputs, recurrent_bias = node.emit(relax.op.add(inputs, halves[0])), halves[1]
     peepholes = None
     if node.op == "LSTM" and node.has(7):
-        row = _pick(node, 7, place)
+        row = part(node, 7, place)
         peepholes = [node.emit(relax.op.strided_slice(row, [0], [p * size], [(p + 1) * size])) for p in range(3)]
     return Direction(
         inputs,
@@ -98,25 +102,27 @@ def _direction(node: Node, x: Any, place: int, batch_first: bool) -> Direction:
         recurrent_bias,
         peepholes,
         activations(node, place),
-        _initial(node, 5, place, batch, size, batch_first),
-        _initial(node, 6, place, batch, size, batch_first) if node.op == "LSTM" else None,
+        first_state(node, 5, place, batch, size, batch_first),
+        first_state(node, 6, place, batch, size, batch_first) if node.op == "LSTM" else None,
         size,
         node.attr("clip"),
         node,
     )
 
 
-def _pick(node: Node, index: int, place: int, axis: int = 0) -> Any:
+def part(node: Node, index: int, place: int, axis: int = 0) -> Any:
+    """Return a direction's part of an input, without the axis of directions."""
     x = node.emit(relax.op.strided_slice(node.tensor(index), [axis], [place], [place + 1]))
     shape = node.shape_of(x)
     return reshaped(node, x, [dim for i, dim in enumerate(shape) if i != axis])
 
 
-def _initial(node: Node, index: int, place: int, batch: Any, size: int, batch_first: bool) -> Any:
+def first_state(node: Node, index: int, place: int, batch: Any, size: int, batch_first: bool) -> Any:
+    """Return the state `[batch, hidden]` that a direction begins with."""
     if node.has(index):
         have = node.shape(index)[0 if batch_first else 1]
         node.require(have, "==", batch, "has a batch of {right} and first states for {left}")
-        return _pick(node, index, place, 1 if batch_first else 0)
+        return part(node, index, place, 1 if batch_first else 0)
     dtype = node.dtype(0)
     return node.emit(relax.op.full(relax.ShapeExpr([relax_dim(batch), relax_dim(size)]), relax.const(0, dtype), dtype))
 
@@ -139,7 +145,7 @@ def _unroll(node: Node, d: Direction, steps: int, *, backwards: bool, lengths: A
         rows[step] = node.emit(relax.op.where(going, new_hidden, scalar(0, new_hidden)))
         hidden = node.emit(relax.op.where(going, new_hidden, hidden))
         cell = node.emit(relax.op.where(going, new_cell, cell)) if cell is not None else None
-    return _stacked(node, rows, 0), hidden, cell
+    return stacked(node, rows, 0), hidden, cell
 
 
 def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any | None) -> tuple[Any, Any, Any]:
@@ -150,7 +156,7 @@ def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any
         gates = node.shape_of(d.recurrent)[1]
         bias = node.emit(relax.op.zeros(relax.ShapeExpr([gates]), dtype))
     states = [d.hidden] if d.cell is None else [d.hidden, d.cell]
-    recurrent = d.recurrent if d.cell is None else _packed(node, d.recurrent, size)
+    recurrent = d.recurrent if d.cell is None else packed(node, d.recurrent, size)
     wide = "float64" if dtype == "float64" else "float32"
     arguments = [node.emit(cast(value, wide)) for value in (d.inputs, recurrent, bias, *states)]
     length, batch = node.shape_of(d.inputs)[:2]
@@ -164,8 +170,8 @@ def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any
     return results[0], results[1], results[2] if len(results) > 2 else None
 
 
-def _packed(node: Node, recurrent: Any, size: int) -> Any:
-    """`[hidden, gates · hidden]` as `[block, hidden, gate, unit]`, with zeros past the last unit."""
+def packed(node: Node, recurrent: Any, size: int) -> Any:
+    """Return `[hidden, gates · hidden]` as `[block, hidden, gate, unit]`, with zeros past the last unit."""
     block = lstm_scan.BLOCK
     gates = reshaped(node, recurrent, [size, 4, size])
     gates = node.emit(relax.op.nn.pad(gates, [0, 0, 0, 0, 0, -size % block]))
@@ -180,6 +186,7 @@ def _kernel(node: Node, size: int, backwards: bool, dtype: str) -> Any:
     return recurrent_scan.rnn(size, backwards, dtype)
 
 
-def _stacked(node: Node, tensors: Sequence[Any], axis: int) -> Any:
+def stacked(node: Node, tensors: Sequence[Any], axis: int) -> Any:
+    """Return the tensors along a new axis."""
     rows = [node.emit(relax.op.expand_dims(tensor, axis)) for tensor in tensors]
     return rows[0] if len(rows) == 1 else node.emit(relax.op.concat(rows, axis))

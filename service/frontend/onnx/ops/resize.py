@@ -11,9 +11,11 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
 from relaxc.service.frontend.onnx.ops.common import full_precision, relax_dim
 from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.ops.resize_sizes import resized
 from relaxc.service.frontend.onnx.ops.resize_weights import Plan, taps
 
 
@@ -71,11 +73,20 @@ def _scaled(node: Node, scales: list[float], axes: list[int], roi: list[float] |
             plans.append(Plan(axis, size, math.floor(extent * scale), scale, region))
         elif scale == 1.0:
             plans.append(Plan(axis, size, size, scale, region))
-        elif scale.is_integer():
-            plans.append(Plan(axis, size, size * int(scale), scale, region))
         else:
-            raise Refused("a scale that is no whole number along an axis of symbolic size")
+            plans.append(Plan(axis, size, _times(node, size, scale), scale, region))
     return plans
+
+
+def _times(node: Node, size: Any, scale: float) -> Any:
+    """A symbolic size times a scale, rounded down; in fp32 the product is exact where the scale has few digits."""
+    above, below = scale.as_integer_ratio()
+    if below > _FINEST:
+        raise Refused(f"a scale of {scale:.6g} along an axis of symbolic size: `--shape` fixes it")
+    return onnx_dims.simplify(size * above // below, node.scope)
+
+
+_FINEST = 256
 
 
 def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | None) -> list[Plan]:
@@ -100,20 +111,20 @@ def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | Non
 
 
 def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[float, float]) -> Plan:
-    """A symbolic axis may stay as it is or grow by a whole factor."""
+    """An axis of sizes known at a call: as it is, or grown by a whole factor, or from any size to any."""
     for factor in (1, 2, 3, 4, 8, 16):
         if node.scope.analyzer.can_prove_equal(relax_dim(out), relax_dim(size) * factor):
             return Plan(axis, size, out, float(factor), region)
-    raise Refused("a symbolic size that is no whole multiple of the input's")
+    return Plan(axis, size, out, None, region)
 
 
 def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[Plan]) -> Any:
     def run(x: Any) -> Any:
         for plan in plans:
-            if isinstance(plan.size, int):
+            if isinstance(plan.size, int) and isinstance(plan.out, int):
                 x = _resize_static(node, x, plan, attributes)
             elif plan.scale != 1.0:
-                x = _repeat(node, x, plan, attributes)
+                x = _resize_symbolic(node, x, plan, attributes)
         return x
 
     if attributes.get("mode", "nearest") == "nearest" and attributes.get("coordinate_transformation_mode") != (
@@ -160,16 +171,17 @@ def _resize2d(node: Node, plans: list[Plan], mode: str) -> Any:
     )
 
 
-def _repeat(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
-    """A whole factor along a symbolic axis: every element that many times."""
+def _resize_symbolic(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
+    """Along a symbolic axis; by a whole factor to the nearest element, which is each that many times, by `repeat`."""
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     rounding = attributes.get("nearest_mode", "round_prefer_floor")
     plain = (mode == "asymmetric" and rounding in ("floor", "by_scale")) or (
         mode.startswith("half_pixel") and "round" in rounding
     )
-    if attributes.get("mode", "nearest") != "nearest" or not plain:
-        raise Refused(f"mode={attributes.get('mode')} along an axis of symbolic size")
-    return node.emit(relax.op.repeat(x, int(plan.scale), plan.axis))
+    whole = plan.scale is not None and float(plan.scale).is_integer()
+    if attributes.get("mode", "nearest") == "nearest" and plain and whole:
+        return node.emit(relax.op.repeat(x, int(plan.scale or 1), plan.axis))
+    return resized(node, x, plan, attributes)
 
 
 def _resize_static(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:

@@ -12,10 +12,13 @@ __all__ = ["Plan", "taps"]
 
 
 class Plan:
-    """One axis: from `size` to `out` with `scale` (which need not be out / size), within a region."""
+    """One axis: from `size` to `out` with `scale` (which need not be out / size; None where it is, of sizes that a call
+    has), within a region.
+    """
 
-    def __init__(self, axis: int, size: Any, out: Any, scale: float, region: tuple[float, float]) -> None:
-        self.axis, self.scale, self.region = axis, scale, region
+    def __init__(self, axis: int, size: Any, out: Any, scale: float | None, region: tuple[float, float]) -> None:
+        self.axis, self.region = axis, region
+        self.scale: Any = scale
         self.size: Any = size
         self.out: Any = out
 

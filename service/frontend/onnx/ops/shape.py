@@ -11,6 +11,7 @@ from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused
 from relaxc.service.frontend.onnx.ops.common import permuted, relax_dim, require_shape, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.scope import FAR
 from relaxc.service.frontend.onnx.values import slice_of
 
 
@@ -50,7 +51,12 @@ def _squeeze(node: Node) -> Any:
     wanted = [1 if axis in gone else dim for axis, dim in enumerate(shape)]
     for axis, dim in enumerate(shape) if axes is None else ():
         if axis not in gone and not isinstance(dim, int):
-            node.require(dim, "!=", 1, f"without axes leaves axis {axis} out where its size {{left}} is 1")
+            node.require(
+                dim,
+                "!=",
+                1,
+                f"without axes leaves axis {axis} out where its size {{left}} is 1",
+            )
     x = require_shape(node, node.tensor(0), shape, wanted)
     return reshaped(node, x, [dim for axis, dim in enumerate(shape) if axis not in gone])
 
@@ -123,7 +129,9 @@ def _slice_axis(node: Node, x: Any, axis: int, size: Any, start: Any, end: Any, 
             node.emit(relax.op.take(x, relax.const(list(places), "int64"), axis, mode="clip")) if places else _refuse()
         )
     if step < 0:
-        if step == -1 and _is(start, -1) and isinstance(end, int) and end < -(1 << 31):
+        last = _is(start, -1) or (isinstance(start, int) and start >= _TO_THE_END)
+        if step == -1 and last and isinstance(end, int) and end <= -_TO_THE_END:
+            _ends(node, min(-end, start if start > 0 else -end), size)
             return node.emit(relax.op.flip(x, axis))
         raise Refused("a negative step along an axis of symbolic size")
     begin, stop = (_clamp(node, bound, size) for bound in (start, end))
@@ -133,6 +141,16 @@ def _slice_axis(node: Node, x: Any, axis: int, size: Any, start: Any, end: Any, 
         return x
     arguments = [[relax_dim(begin)], [relax_dim(stop)], [step]]
     return node.emit(relax.op.strided_slice(x, [axis], *arguments, assume_inbound=True))
+
+
+_TO_THE_END = 10**9
+"""The least constant that exporters write for the end of an axis; TensorFlow's has nine zeros."""
+
+
+def _ends(node: Node, bound: int, size: Any) -> None:
+    """Have an axis be no longer than a constant that stands for its end."""
+    if bound < FAR and not node.scope.limit(size, bound):
+        node.require(bound, ">=", size, "goes up to {left}, for its end, along an axis of size {right}")
 
 
 def _refuse() -> Any:
@@ -146,6 +164,9 @@ def _clamp(node: Node, bound: Any, size: Any) -> Any:
     Where that cannot be said of one name, the run decides by min and max.
     """
     analyzer = node.scope.analyzer
+    if isinstance(bound, int) and bound >= _TO_THE_END and not isinstance(size, int):
+        _ends(node, bound, size)
+        return size
     bound, size = (tirx.const(v, "int64") if isinstance(v, int) else v for v in (bound, size))
     if analyzer.can_prove(bound < 0):
         bound = analyzer.simplify(bound + size)
