@@ -112,4 +112,4 @@ def kernels_of(call: Callable[[], Any], calls: int = 5, most: int = 24) -> list[
             launches[event.name] += 1
             microseconds[event.name] += event.device_time
     longest = microseconds.most_common(most)
-    return [(name[:200], round(launches[name] / calls, 1), round(us / calls, 2)) for name, us in longest]
+    return [(name, round(launches[name] / calls, 1), round(us / calls, 2)) for name, us in longest]

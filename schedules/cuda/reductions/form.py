@@ -1,4 +1,4 @@
-"""What a PrimFunc that reduces computes: groups, sums over the members of each, and a result for each of its elements."""
+"""What a PrimFunc that reduces computes: groups, sums over the members of each, and results made of these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Reductions", "Space", "Sum", "steps_for"]
 
 @dataclass(frozen=True)
 class Sum:
-    """`var` is what `values` over all members of `space` are reduced to, from `start`; `dtype` is that of its buffer."""
+    """`var` is what `value` over all members of `space` is reduced to, from `start`; `dtype` is that of its buffer."""
 
     var: Var
     kind: str

@@ -6,7 +6,7 @@
 // Stands in a namespace that has defined: TX, TY, TEAMS, SHARERS, CLUSTER, ACROSS, OUTER (groups, without the axis that
 // lanes are across), COLUMNS (vectors of that axis), SUM_LANES, KEPT_AT (bytes of shared memory before what is kept),
 // SUM_BYTES (of each sum there), the types Out, Operands, Sums, Space<i>, Sum<i>, and `every_sum`. A space has SIZE (of
-// its vectors), LANES, TURNS (vectors of a thread), KEEPS (what terms read, 1: in registers, 2: in shared memory) and
+// its vectors), LANES, TERM_BYTES (of what terms read of a vector), TURNS (vectors of a thread), KEEPS (what terms read, 1: in registers, 2: in shared memory) and
 // BATCH (vectors that are read at a time where it does not).
 constexpr int TEAM = TX * TY, THREADS = TEAMS * TEAM, WARPS = TEAM < 32 ? 1 : TEAM / 32;
 static_assert(TEAM < 32 ? 32 % TEAM == 0 : TEAM % 32 == 0, "of warps, or whole ones");
@@ -37,6 +37,7 @@ struct Run {
   static constexpr int STRIDE = ACROSS ? TY : TEAM;
   template <int SHARES> DEV int member(int turn) const { return (turn * SHARES + (SHARES > 1 ? rank : 0)) * STRIDE + first; }
 
+  template <class S> static constexpr bool FITS = sizeof(typename S::Terms) <= S::TERM_BYTES;
   // What is kept of a space, if anything is: first all is read, then all is used.
   template <class S> struct Kept { typename S::Terms in[S::KEEPS == 1 ? S::TURNS : 1]; };
   template <class S> DEV typename S::Terms& kept(Kept<S>& own, int turn) const {
@@ -44,6 +45,7 @@ struct Run {
     else return own.in[S::KEEPS == 1 ? turn : 0];
   }
   template <class S> DEV void keep(Kept<S>& own) const {
+    static_assert(FITS<S>, "what is kept is as large as was reckoned");
     if (S::KEEPS == 0) return;
     typename S::Place at;
     S::to_group(at, outer, column);
@@ -120,34 +122,37 @@ struct Run {
     for (int by = (TEAM < 32 ? TEAM : 32) / 2; by >= TX; by /= 2)
 #pragma unroll
       for (int l = 0; l < SUM_LANES; l++) own[l] = R::both(own[l], (T)__shfl_xor_sync(0xffffffff, own[l], by));
-    T* const parts = (T*)(shared + R::AT * SUM_BYTES);
-    if constexpr (WARPS > 1) {
+    if constexpr (WARPS > 1 || CLUSTER > 1) {
+      // `parts` of each warp, then the `total` of the block, that of the cluster, which all read
+      constexpr int COUNT = TX * SUM_LANES, PARTS = TEAMS * WARPS * COUNT, TOTALS = TEAMS * COUNT;
+      T* const parts = (T*)(shared + R::AT * SUM_BYTES);
+      T *const total = parts + PARTS, *const every = total + TOTALS;
       const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
       if (lane < TX)
 #pragma unroll
         for (int l = 0; l < SUM_LANES; l++) parts[(warp * TX + lane) * SUM_LANES + l] = own[l];
       __syncthreads();
-      const T* from = parts + (team * WARPS * TX + tx) * SUM_LANES;
+      for (int i = threadIdx.x; i < TOTALS; i += THREADS) {
+        const T* from = parts + i / COUNT * WARPS * COUNT + i % COUNT;
+        T sum = from[0];
+#pragma unroll 8
+        for (int w = 1; w < WARPS; w++) sum = R::both(sum, from[w * COUNT]);
+        total[i] = sum;
+      }
+      if constexpr (CLUSTER > 1) {
+        cluster_arrive_release();
+        cluster_wait();
+        for (int i = threadIdx.x; i < TOTALS; i += THREADS) {
+          T sum = (T)read_at((const float*)total + i, 0);
+#pragma unroll
+          for (int cta = 1; cta < CLUSTER; cta++) sum = R::both(sum, (T)read_at((const float*)total + i, cta));
+          every[i] = sum;
+        }
+      }
+      __syncthreads();
+      const T* from = (CLUSTER > 1 ? every : total) + team * COUNT + tx * SUM_LANES;
 #pragma unroll
       for (int l = 0; l < SUM_LANES; l++) own[l] = from[l];
-#pragma unroll 4
-      for (int w = 1; w < WARPS; w++)
-#pragma unroll
-        for (int l = 0; l < SUM_LANES; l++) own[l] = R::both(own[l], from[w * TX * SUM_LANES + l]);
-    }
-    if constexpr (CLUSTER > 1) {
-      float* const mine = (float*)(parts + WARPS * TX * SUM_LANES);
-      if (threadIdx.x < TX)
-#pragma unroll
-        for (int l = 0; l < SUM_LANES; l++) mine[tx * SUM_LANES + l] = own[l];
-      cluster_arrive_release();
-      cluster_wait();
-#pragma unroll
-      for (int l = 0; l < SUM_LANES; l++) own[l] = read_at(mine + tx * SUM_LANES + l, 0);
-#pragma unroll
-      for (int cta = 1; cta < CLUSTER; cta++)
-#pragma unroll
-        for (int l = 0; l < SUM_LANES; l++) own[l] = R::both(own[l], (T)read_at(mine + tx * SUM_LANES + l, cta));
     }
   }
 

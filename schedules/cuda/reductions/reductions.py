@@ -20,6 +20,7 @@ __all__ = ["AnyReductions"]
 
 _VECTOR_BYTES = 16
 _THREADS = (8, 16, 32, 64, 128, 256, 512, 1024)
+_TEAMS = (1, 2, 4, 8, 16, 32)
 _SHARERS = (1, 2, 4, 8)
 _MOST_SHARERS = 64
 """Of blocks that make all sums of a group each."""
@@ -30,7 +31,7 @@ _BATCH_BYTES = 64
 _LONG = 4
 """Vectors of a thread: where groups are many, no more threads have one."""
 _READ_AGAIN = 8
-"""How often a member's operands may be read by other groups, where they are many, before a product's template is better."""
+"""How often an operand's element may be read by other groups, where terms are many: products do, and want tiles."""
 _MANY_TERMS = 1 << 28
 _RESERVED_BYTES = 1024
 
@@ -72,7 +73,7 @@ class AnyReductions(AmpereTemplate[Reductions]):
         return {
             "threads": _THREADS,
             "columns": (4, 8, 16, 32) if form.across else (1,),
-            "teams": (1, 2, 4, 8, 16, 32),
+            "teams": _TEAMS,
             "sharers": tuple(range(1, _MOST_SHARERS + 1)),
             "cluster": (0, 1) if has_clusters else (0,),
         }
@@ -172,10 +173,10 @@ class _Launch:
 
     @property
     def sum_bytes(self) -> int:
-        """Shared memory of a sum: what warps have, and what a block of a cluster has."""
+        """Shared memory of a sum: what warps have, what the block has, and what all have."""
         lanes = self.members[0].lanes if self.form.across else 1
-        warps = self.all_threads // 32 + 1
-        return ceil(warps * self.columns * lanes * 8 / 16) * 16
+        parts = max(1, self.threads // 32) + 2
+        return ceil(self.teams * parts * self.columns * lanes * 8 / 16) * 16
 
     @property
     def kept_at(self) -> int:
@@ -217,12 +218,12 @@ class _Launch:
         batch = max(1, min(8, _BATCH_BYTES // size, self.turns(space)))
         return {
             "SIZE": self.vectors(space), "LANES": self.members[space].lanes, "TURNS": self.turns(space),
-            "KEEPS": keeps, "BATCH": batch,
+            "KEEPS": keeps, "BATCH": batch, "TERM_BYTES": max(1, self.members[space].term_bytes),
         }  # fmt: skip
 
 
 def _default(form: Reductions, gpu: Gpu, has_clusters: bool) -> Parameters:
-    """As few threads a group as have a few vectors each where groups fill the device; else as many as there is work for.
+    """As few threads a group as have a few vectors each where groups fill the device; else as many as have work.
 
     Where groups do not fill it with a block each, blocks share them: as clusters, or, where the sums cost little beside
     the results, each with all sums.
@@ -251,7 +252,8 @@ def _default(form: Reductions, gpu: Gpu, has_clusters: bool) -> Parameters:
     point["threads"] = threads
     ctas = tiles if threads >= 128 else ceil(tiles * threads / 128)
     if threads < 128:
-        point["teams"] = max(1, 32 // threads, min(128 // threads, ceil(tiles / gpu.sms)))
+        fitting = [n for n in _TEAMS if n * threads <= 128 and n * gpu.sms <= tiles]
+        point["teams"] = max(1, 32 // threads, *fitting)
     if ctas <= gpu.sms // 2 and threads >= 128:
         point |= _shared(form, members, made(), gpu, has_clusters)
     return point

@@ -50,13 +50,16 @@ class Members(Lanes):
 
     @property
     def term_bytes(self) -> int:
-        """The registers of what the terms read of a vector, in bytes."""
-        return sum(self._bytes(i) for i, in_terms in enumerate(self._in_terms) if in_terms)
-
-    def _bytes(self, at: int) -> int:
-        operand = self.form.operands[at]
-        count = 1 if self.accesses[operand.var].kind == "same" else self.lanes
-        return max(4, count * dtype_bytes(str(operand.buffer.dtype)))
+        """The bytes of what the terms read of a vector, as C lays them out; 0 where they read nothing."""
+        size, most = 0, 1
+        for i, operand in enumerate(self.form.operands):
+            if self._in_terms[i]:
+                access, each = self.accesses[operand.var], dtype_bytes(str(operand.buffer.dtype))
+                aligned = min(16, access.together * each)
+                count = 1 if access.kind == "same" else self.lanes
+                size = -(-size // aligned) * aligned + count * each
+                most = max(most, aligned)
+        return -(-size // most) * most
 
     def struct(self, numbers: Mapping[str, int]) -> str:
         """Return the struct `Space<index>`."""
