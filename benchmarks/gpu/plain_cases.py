@@ -22,8 +22,8 @@ class PlainCase:
     `chain`: `steps` on the first operand, in order; each of `BINARY` takes another operand, of the shape in `others`.
     `sum`, `mean`, `max`: the same, then reduced over `axes`. `softmax`, `norm` (of mean and variance) and `shares` (by
     one and the largest, a GRN's way): over `axes`, behind the steps. `grouped`: a convolution of an NCHW image in
-    `axes[0]` groups, to `axes[1]` filters of `axes[2]` by `axes[2]`, its strides `axes[3]`. `spread`: NCHW to 8 channels, with
-    `axes` zeros left and right of a line.
+    `axes[0]` groups, to `axes[1]` filters of `axes[2]` by `axes[2]`, its strides `axes[3]`. `spread`: NCHW to 8
+    channels, with `axes` zeros left and right of a line.
     """
 
     kind: str

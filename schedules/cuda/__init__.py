@@ -26,7 +26,7 @@ from relaxc.schedules.cuda.triton import Triton
 from relaxc.schedules.cuda.windows.windows import OverWindows
 from relaxc.schedules.template import Rule
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "WITHOUT_TEMPLATE"]
 
 RULES: tuple[Rule, ...] = (
     Triton(),
@@ -57,3 +57,6 @@ RULES: tuple[Rule, ...] = (
     Dlight("cuda.fallback", gpu.Fallback(), "no loops that could be bound to threads"),
     Loops(),
 )
+
+WITHOUT_TEMPLATE = frozenset({"given", Loops.name, *(rule.name for rule in RULES if isinstance(rule, Dlight))})
+"""What a report's rows have as the rule of kernels that are no template's: dlight's, plain loops, and TVM's own."""

@@ -24,11 +24,6 @@ _TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
 """Beside twice the error of eager torch: what rounding the result itself does."""
 _KERNELS = 1000
 """More than any network has."""
-_WITHOUT = (
-    "cuda.matmul", "cuda.gemv", "cuda.reduction", "cuda.general_reduction", "cuda.transpose", "cuda.fallback",
-    "cuda.loops", "given",
-)  # fmt: skip
-"""Rules that are no template: dlight's, plain loops, and TVM's own kernels."""
 
 
 def main() -> int:
@@ -117,6 +112,8 @@ def blamed(kernels: Sequence[tuple[str, float, float]], report: Sequence[dict[st
 
     A kernel is called by its PrimFunc's name and `_kernel`; what has no rule is TVM's own, or a copy.
     """
+    from relaxc.schedules.cuda import WITHOUT_TEMPLATE
+
     rows = {row["function"]: row for row in report}
     total = sum(us for _, _, us in kernels) or 1.0
     shares: dict[str, float] = {}
@@ -126,7 +123,7 @@ def blamed(kernels: Sequence[tuple[str, float, float]], report: Sequence[dict[st
         rule = row["rule"]
         shares[rule] = shares.get(rule, 0.0) + us / total
         table.append([name[:60], rule, row["shapes"], launches, us])
-    without = sum(share for rule, share in shares.items() if rule in _WITHOUT)
+    without = sum(share for rule, share in shares.items() if rule in WITHOUT_TEMPLATE)
     rounded = {rule: round(share, 3) for rule, share in sorted(shares.items(), key=lambda pair: -pair[1])}
     return {"us": round(total, 1), "shares": rounded, "without": round(without, 3), "kernels": table[:16]}
 
