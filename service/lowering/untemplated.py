@@ -35,4 +35,4 @@ def _seconds(row: Mapping[str, Any], peak: Mapping[str, Any]) -> float:
     flops, size = (each if isinstance(each := row.get(name), int) else 0 for name in ("flops", "bytes"))
     memory = peak["levels"][-1]["read_gbps"] * 1e9
     operand = str(row.get("dtype", "")).split("+")[0]
-    return max(_LAUNCH_S, size / memory, flops / (peak["by_dtype"].get(operand, peak["gflops"]) * 1e9))
+    return float(max(_LAUNCH_S, size / memory, flops / (peak["by_dtype"].get(operand, peak["gflops"]) * 1e9)))

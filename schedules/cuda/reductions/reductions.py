@@ -12,6 +12,7 @@ from relaxc.schedules.cuda.reductions.form import Reductions
 from relaxc.schedules.cuda.reductions.reading import match
 from relaxc.schedules.cuda.reductions.text import Members, buffers, source
 from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import dtype_bytes
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
@@ -33,7 +34,6 @@ _LONG = 4
 _READ_AGAIN = 8
 """How often an operand's element may be read by other groups, where terms are many: products do, and want tiles."""
 _MANY_TERMS = 1 << 28
-_RESERVED_BYTES = 1024
 
 
 class AnyReductions(AmpereTemplate[Reductions]):
@@ -101,8 +101,11 @@ def _lanes(form: Reductions, space: int) -> int:
     of = form.spaces[space]
     if not of.form.axes or (not form.across and of.members == 1):
         return 1
+    stores = space == 0 and (form.across or of.members > 1)
+    if stores and tir.stride(of.form.place, of.form.axes[-1], of.form.bounds) != 1:
+        return 1  # what is read by neighbours is not written so
     size = of.form.sizes[-1]
-    wide = [dtype_bytes(str(form.out.dtype))] if space == 0 and (form.across or of.members > 1) else []
+    wide = [dtype_bytes(str(form.out.dtype))] if stores else []
     wide += [dtype_bytes(str(operand.buffer.dtype)) for operand in of.form.operands]
     return min(size & -size, _VECTOR_BYTES // max(wide, default=4), 8)
 
@@ -269,5 +272,5 @@ def _shared(form: Reductions, members: list[Members], alone: _Launch, gpu: Gpu, 
         return {"sharers": useful, "cluster": 0}
     if not has_clusters:
         return {}
-    useful = [n for n in _SHARERS if n <= room and (n == 1 or max(summed, written) >= n * alone.stride)]
-    return {"sharers": useful[-1], "cluster": int(useful[-1] > 1)}
+    most = [n for n in _SHARERS if n <= room and (n == 1 or max(summed, written) >= n * alone.stride)][-1]
+    return {"sharers": most, "cluster": int(most > 1)}

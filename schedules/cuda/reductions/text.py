@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from relaxc.schedules.cuda.common.kernel import text_of
-from relaxc.schedules.cuda.elementwise.form import Operand, Step
+from relaxc.schedules.cuda.elementwise.form import Operand
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from relaxc.schedules.cuda.elementwise.values import TYPES, Values, held
 from relaxc.schedules.cuda.reductions.form import Reductions, Sum, steps_for
@@ -94,7 +95,7 @@ class Members(Lanes):
     def _results(self) -> str:
         last = [self.form.value]
         before = self.form
-        self.form = _with_steps(before, steps_for(before, last))
+        self.form = replace(before, steps=tuple(steps_for(before, last)))
         text = self._result().replace("DEV void result", "static DEV void result")
         self.form = before
         position = self.position(self.form.place)
@@ -160,12 +161,6 @@ class Members(Lanes):
         if any(self._of_groups.get(var) is not None for var in tir.variables(value)):
             return None
         return super()._moved(value)
-
-
-def _with_steps(form: object, steps: Sequence[Step]) -> object:
-    from dataclasses import replace
-
-    return replace(form, steps=tuple(steps))  # type: ignore[type-var]
 
 
 def _unflattened(axes: Sequence[int], sizes: Mapping[int, int] | Sequence[int], rest: str) -> str:
