@@ -92,15 +92,29 @@ struct Run {
   template <class R> DEV void reduce() {
     typedef typename R::T T;
     typedef typename R::Space S;
-    T made[S::LANES], all[S::LANES], own[SUM_LANES];
+    T made[S::LANES], all[S::LANES], whole[S::LANES], own[SUM_LANES];
 #pragma unroll
-    for (int l = 0; l < S::LANES; l++) all[l] = R::start();
+    for (int l = 0; l < S::LANES; l++) all[l] = whole[l] = R::start();
     Kept<S> other;
+    // Long sums are made of sums of blocks: what is added to a large sum is rounded to its digits.
+    constexpr int BLOCK = 256;
+    constexpr bool IS_LONG = S::TURNS > BLOCK;
+    int count = 0;
     each<S, CLUSTER, S::KEEPS != 0>(kept_of(other), [&](const typename S::Terms& in, const typename S::Place& at) {
       R::term(made, in, at, sums);
 #pragma unroll
       for (int l = 0; l < S::LANES; l++) all[l] = R::both(all[l], made[l]);
+      if (IS_LONG && ++count % BLOCK == 0) {
+#pragma unroll
+        for (int l = 0; l < S::LANES; l++) {
+          whole[l] = R::both(whole[l], all[l]);
+          all[l] = R::start();
+        }
+      }
     });
+    if (IS_LONG)
+#pragma unroll
+      for (int l = 0; l < S::LANES; l++) all[l] = R::both(whole[l], all[l]);
     if constexpr (ACROSS) {
 #pragma unroll
       for (int l = 0; l < SUM_LANES; l++) own[l] = all[l];

@@ -243,7 +243,7 @@ def _default(form: Reductions, gpu: Gpu, has_clusters: bool) -> Parameters:
 
     wanted = gpu.sms * gpu.threads_per_sm // 2
     most = max(made().vectors(i) for i in range(len(members)) if i == 0 or form.terms_of(i))
-    threads = columns if form.across else 8
+    threads = max(8, columns)
     tiles = made().tiles
     while threads < 1024 and threads // columns < most:
         turns = ceil(most * columns / threads)
