@@ -152,6 +152,7 @@ def _build(
         report = {**made.optimized.report.to_dict(), "memory": memory.to_dict()}
         if (peak := lowering.peak_of(request.target)) is not None:
             report["peak"] = peak
+            report["untemplated"] = lowering.untemplated(made.scheduled.report, request.target, peak)
         report["precisions"] = precisions(made.scheduled.report, request.options)
     manifest = replace(_manifest(request, made, command), passes=report)
     return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))

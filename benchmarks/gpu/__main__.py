@@ -1,7 +1,8 @@
-"""`python -m benchmarks.gpu build|measure|table|random|tasks|tune FOLDER`: made anywhere, measured where a GPU is.
+"""`python -m benchmarks.gpu build|measure|table|random|open|tasks|tune FOLDER`: made anywhere, measured where a GPU is.
 
 `build` needs nvcc and no GPU. `measure` needs a GPU, torch and TVM's runtime libraries; cut off, it goes on where it
-stopped when it is called again with its results. `random` compiles and checks random kernels, and needs all of these.
+stopped when it is called again with its results. `random` compiles and checks random kernels, and needs all of these;
+`open` compiles and times random networks beside torch.compile, and needs them too.
 `tasks` finds what there is to tune in the models, and needs torch alone; `tune` tunes it on the GPU machine.
 """
 
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from benchmarks.gpu.fuzz.command import add_arguments, random_kernels
 from benchmarks.gpu.manifest import read_manifest, read_results
+from benchmarks.gpu.open.run import add_arguments as add_open_arguments
+from benchmarks.gpu.open.run import open_networks
 from benchmarks.gpu.plan import CASES
 
 
@@ -40,6 +43,7 @@ def main() -> int:
     shown.add_argument("folder", type=Path)
     shown.add_argument("--out", type=Path, help="where results.jsonl is; FOLDER without")
     add_arguments(verbs.add_parser("random", help="compile random kernels, and compare them with fp64 references"))
+    add_open_arguments(verbs.add_parser("open", help="time drawn networks beside torch.compile"))
     found = verbs.add_parser("tasks", help="write the tasks of the models into FOLDER")
     found.add_argument("folder", type=Path)
     tuned = verbs.add_parser("tune", help="tune FOLDER's tasks, the most important first, and confirm what won")
@@ -50,7 +54,8 @@ def main() -> int:
     tuned.add_argument("--trials", type=int, default=64, help="trials a task on average")
     args = parser.parse_args()
     verbs_by_name = {
-        "build": _build, "measure": _measure, "table": _table, "random": random_kernels, "tasks": _tasks, "tune": _tune,
+        "build": _build, "measure": _measure, "table": _table, "random": random_kernels, "open": open_networks,
+        "tasks": _tasks, "tune": _tune,
     }  # fmt: skip
     return verbs_by_name[args.verb](args)
 

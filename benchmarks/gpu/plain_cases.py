@@ -20,9 +20,10 @@ class PlainCase:
     """`kind` over `shape`, from `dtype` to `out`, computed in fp32.
 
     `chain`: `steps` on the first operand, in order; each of `BINARY` takes another operand, of the shape in `others`.
-    `sum`, `mean`, `max`: the same, then reduced over `axes`. `grouped`: a convolution of an NCHW image in `axes[0]`
-    groups, to `axes[1]` filters of `axes[2]` by `axes[2]`, its strides `axes[3]`. `spread`: NCHW to 8 channels, with
-    `axes` zeros left and right of a line.
+    `sum`, `mean`, `max`: the same, then reduced over `axes`. `softmax`, `norm` (of mean and variance) and `shares` (by
+    one and the largest, a GRN's way): over `axes`, behind the steps. `grouped`: a convolution of an NCHW image in
+    `axes[0]` groups, to `axes[1]` filters of `axes[2]` by `axes[2]`, its strides `axes[3]`. `spread`: NCHW to 8
+    channels, with `axes` zeros left and right of a line.
     """
 
     kind: str
@@ -64,9 +65,28 @@ def _value(case: PlainCase, given: list[Any]) -> Any:
     for step in case.steps:
         function = getattr(op, step, None) or getattr(op.nn, step)
         value = function(value, rest.pop(0)) if step in BINARY else function(value)
-    if case.kind != "chain":
+    if case.kind in ("softmax", "norm", "shares"):
+        value = _broadcast(case, value)
+    elif case.kind != "chain":
         value = getattr(op, case.kind)(value, list(case.axes))
     return value if case.out == "float32" else op.astype(value, case.out)
+
+
+def _broadcast(case: PlainCase, value: Any) -> Any:
+    """Sums that each element is combined with."""
+    from tvm import relax
+    from tvm.relax import op
+
+    axes = list(case.axes)
+    if case.kind == "norm":
+        centred = op.subtract(value, op.mean(value, axes, keepdims=True))
+        square = op.mean(op.multiply(centred, centred), axes, keepdims=True)
+        return op.multiply(centred, op.rsqrt(op.add(square, relax.const(1e-3))))
+    largest = op.max(value, axes, keepdims=True)
+    if case.kind == "shares":
+        return op.add(value, op.divide(value, op.add(op.abs(largest), relax.const(1.0))))
+    powers = op.exp(op.subtract(value, largest))
+    return op.divide(powers, op.sum(powers, axes, keepdims=True))
 
 
 def _spread(case: PlainCase) -> Any:

@@ -55,4 +55,14 @@ def reference(case: dict[str, Any], given: list[Any]) -> Any:
         value = function(value, rest.pop(0)) if step in ("add", "subtract", "multiply", "maximum") else function(value)
     if case["kind"] == "chain":
         return value
+    axes = list(case["axes"])
+    if case["kind"] == "norm":
+        centred = value - value.mean(axes, keepdim=True)
+        return centred * torch.rsqrt(centred.square().mean(axes, keepdim=True) + 1e-3)
+    if case["kind"] in ("softmax", "shares"):
+        largest = value.amax(axes, keepdim=True)
+        if case["kind"] == "shares":
+            return value + value / (largest.abs() + 1)
+        powers = (value - largest).exp()
+        return powers / powers.sum(axes, keepdim=True)
     return getattr(torch, {"max": "amax"}.get(case["kind"], case["kind"]))(value, list(case["axes"]))

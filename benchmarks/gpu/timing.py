@@ -96,7 +96,7 @@ def milliseconds_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int = 
     return {"ms": median, "spread": spread}
 
 
-def kernels_of(call: Callable[[], Any], calls: int = 5) -> list[tuple[str, float, float]]:
+def kernels_of(call: Callable[[], Any], calls: int = 5, most: int = 24) -> list[tuple[str, float, float]]:
     """Return each kernel's name, launches a call and microseconds a call, the longest first."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -111,5 +111,5 @@ def kernels_of(call: Callable[[], Any], calls: int = 5) -> list[tuple[str, float
         if event.device_type == torch.autograd.DeviceType.CUDA:
             launches[event.name] += 1
             microseconds[event.name] += event.device_time
-    longest = microseconds.most_common(24)
-    return [(name[:80], round(launches[name] / calls, 1), round(us / calls, 2)) for name, us in longest]
+    longest = microseconds.most_common(most)
+    return [(name, round(launches[name] / calls, 1), round(us / calls, 2)) for name, us in longest]

@@ -20,12 +20,13 @@ from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from relaxc.schedules.cuda.gemm.matmul_blocks import MatmulBlocks
 from relaxc.schedules.cuda.groups.group_norm import GroupNorm
 from relaxc.schedules.cuda.loops import Loops
+from relaxc.schedules.cuda.reductions.reductions import AnyReductions
 from relaxc.schedules.cuda.rows.rows import RowReductions
 from relaxc.schedules.cuda.triton import Triton
 from relaxc.schedules.cuda.windows.windows import OverWindows
 from relaxc.schedules.template import Rule
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "WITHOUT_TEMPLATE"]
 
 RULES: tuple[Rule, ...] = (
     Triton(),
@@ -41,10 +42,11 @@ RULES: tuple[Rule, ...] = (
     GroupNorm(),
     Transposed(),
     Elementwise(),
-    FullReduction(),
     AttentionSm80(),
     Conv2dSm80(),
     GemmSm80(),
+    AnyReductions(),
+    FullReduction(),
     Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
     Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),
     Dlight("cuda.reduction", gpu.Reduction(), "no single reduction with an epilogue", needs_reduction=True),
@@ -55,3 +57,6 @@ RULES: tuple[Rule, ...] = (
     Dlight("cuda.fallback", gpu.Fallback(), "no loops that could be bound to threads"),
     Loops(),
 )
+
+WITHOUT_TEMPLATE = frozenset({"given", Loops.name, *(rule.name for rule in RULES if isinstance(rule, Dlight))})
+"""What a report's rows have as the rule of kernels that are no template's: dlight's, plain loops, and TVM's own."""

@@ -159,6 +159,7 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("target", manifest.target_names),
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
+            *(("templates", line) for line in report.untemplated(manifest)),
             *(("rounded", line) for line in report.rounded(manifest)),
             *(("int8", line) for line in report.calibrated(manifest)),
             *(("left out", line) for line in report.left_out(manifest)),

@@ -25,8 +25,12 @@ __all__ = [
     "signature",
     "timings",
     "tuned",
+    "untemplated",
     "verifications",
 ]
+
+_MUCH = 0.2
+"""Of the estimated time: where more of it falls to kernels without a template, a compile warns."""
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
@@ -114,6 +118,16 @@ def tuned(manifest: Manifest) -> str:
     more = f"; records that do not fit: {unfit[0]}" if unfit else ""
     others = f", and {len(unfit) - 1} other reasons" if len(unfit) > 1 else ""
     return f"{from_records} of {len(manifest.schedule)} PrimFuncs by a record{more}{others}"
+
+
+def untemplated(manifest: Manifest) -> list[str]:
+    """Return what share of a GPU's estimated time falls to kernels without a template, a warning where it is large."""
+    found = manifest.passes.get("untemplated")
+    if found is None:
+        return []
+    kernels = "".join(f"; {name} ({rule}) {share:.0%}" for name, rule, share in found["kernels"])
+    line = f"at least {found['share']:.0%} of the estimated time without one{kernels}"
+    return [f"WARNING: {line}: these may take many times as long as they should" if found["share"] > _MUCH else line]
 
 
 def left_out(manifest: Manifest) -> list[str]:

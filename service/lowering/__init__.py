@@ -9,5 +9,6 @@ from relaxc.service.lowering.build import build
 from relaxc.service.lowering.peak import peak_of
 from relaxc.service.lowering.planner import RecordPlanner, planner_for
 from relaxc.service.lowering.schedule import Scheduled, schedule
+from relaxc.service.lowering.untemplated import untemplated
 
-__all__ = ["RecordPlanner", "Scheduled", "build", "peak_of", "planner_for", "schedule"]
+__all__ = ["RecordPlanner", "Scheduled", "build", "peak_of", "planner_for", "schedule", "untemplated"]

@@ -21,6 +21,7 @@ from relaxc.service.passes.fuse.define_sizes_first import DefineSizesFirst
 from relaxc.service.passes.fuse.keep_unfused import KeepUnfused
 from relaxc.service.passes.fuse.record_fusions import RecordFusions
 from relaxc.service.passes.fuse.sizes_as_shape import SizesAsShape
+from relaxc.service.passes.layout.as_conv2d import AsConv2d
 from relaxc.service.passes.layout.block_channels import BlockChannels
 from relaxc.service.passes.layout.bytes_by_columns import BytesByColumns
 from relaxc.service.passes.layout.channels_last import ChannelsLast
@@ -302,6 +303,9 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
     narrow = _narrowed(job)
     return [
         StreamBlockWeights(),
+        AsConv2d(),
+        SinkReshape(),
+        SimplifyShapes(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         ImagesLast(job.report),

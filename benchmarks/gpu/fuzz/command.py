@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", type=int, default=0, help="the first index")
     parser.add_argument("--count", type=int, default=2000, help="cases; under a sanitizer, of each template")
     parser.add_argument("--target", default="", help="those of the cases that are drawn for it: cuda-sm80, cuda-sm90")
+    parser.add_argument("--family", default="", help="those of this family: reduced, rows, gemm")
     parser.add_argument("--budget", type=float, default=560.0, help="seconds in all")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that compile")
     parser.add_argument("--runners", type=int, default=3, help="processes that check")
@@ -44,7 +45,8 @@ def random_kernels(args: argparse.Namespace) -> int:
     if args.sanitize:
         return _sanitize(args)
     indices = range(args.first, args.first + args.count)
-    wanted = [index for index in indices if args.target in ("", draw(args.seed, index).target)]
+    cases = [draw(args.seed, index) for index in indices]
+    wanted = [c.index for c in cases if args.target in ("", c.target) and args.family in ("", c.family)]
     rows = fuzz(_plan(args, args.folder, args.seed, wanted))
     print(report(rows, len(wanted)))
     return int(not rows or any(map(is_bad, rows)))

@@ -279,8 +279,19 @@ def _grouped(chance: random.Random, dtype: str) -> PlainCase:
     return PlainCase("grouped", image, dtype, out_of(chance, dtype), axes=axes)
 
 
+_REDUCED = ("sum", "mean", "max", "softmax", "norm", "shares")
+
+
+def _reduced(chance: random.Random) -> PlainCase:
+    """A reduction over any axes of short and long sizes, mostly with a broadcast behind."""
+    while True:
+        drawn = _plain(chance)
+        if drawn.kind in _REDUCED:
+            return drawn
+
+
 def _plain(chance: random.Random) -> PlainCase:
-    kind = chance.choice(("chain",) * 6 + ("sum", "mean", "max", "grouped"))
+    kind = chance.choice(("chain",) * 6 + (*_REDUCED, "grouped"))
     dtype = dtype_of(chance, wide=0.3)
     if kind == "grouped":
         return _grouped(chance, dtype)
@@ -313,6 +324,7 @@ _FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
     "groups": (7, "groups", _groups),
     "moves": (11, "moves", _moves),
     "plain": (5, "plain", _plain),
+    "reduced": (9, "plain", _reduced),
     "spread": (2, "plain", _spread),
     "masked": (6, "masked", _masked),
 }

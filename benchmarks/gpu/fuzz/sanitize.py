@@ -34,6 +34,7 @@ FAMILIES = {
     "cuda.conv2d_sm90": "conv", "cuda.conv2d_sm80": "conv", "cuda.lines_sm90": "conv",
     "cuda.windows": "conv", "cuda.spread": "spread",
     "cuda.rows": "rows", "cuda.group_norm": "groups", "cuda.transposed": "moves", "cuda.elementwise": "moves",
+    "cuda.reductions": "reduced",
 }  # fmt: skip
 """Where the cases of a template are drawn."""
 

@@ -156,6 +156,8 @@ def _heads(place: Place, found: tuple[int, int, int, int, int], head: int) -> He
     batches = pages.stride if pages is not None else batches if many_batches > 1 else whole
     heads = heads if many_heads > 1 else (start or whole)
     row_at = head_at = 0
+    if not heads:  # all heads read the same, and their group is found to be larger
+        return None
     if start % heads == 0:
         head_at = start // heads
     elif start % rows == 0 and place.row_stride and pages is None:

@@ -12,7 +12,7 @@ from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.strides import nested
 from relaxc.schedules.ir.types import Expr, Node, Var
 
-__all__ = ["coalesced"]
+__all__ = ["coalesced", "continues", "cuts", "with_neighbours_joined"]
 
 
 def coalesced(form: Form) -> Form:
@@ -53,7 +53,7 @@ def _cut(form: Form) -> Form:
     sizes: list[int] = []
     values: dict[Var, Expr] = {}
     for axis, size in zip(form.axes, form.sizes, strict=True):
-        found = _cuts(form, axis, size)
+        found = cuts([operand.at for operand in form.operands], axis, size, form.bounds)
         parts = [axis] if len(found) == 1 else [tir.fresh(f"{axis.name}_{i}") for i in range(len(found))]
         if len(found) > 1:
             values[axis] = tir.flatten(parts, found)
@@ -61,10 +61,11 @@ def _cut(form: Form) -> Form:
     return _replaced(form, axes, sizes, values) if values else form
 
 
-def _cuts(form: Form, axis: Var, size: int) -> list[int]:
+def cuts(positions: Sequence[Expr], axis: Var, size: int, bounds: Mapping[Var, int]) -> list[int]:
+    """Return the sizes of the parts of an axis, the outermost first, that the positions divide it into."""
     found: set[int] = set()
-    for node in tir.collect([operand.at for operand in form.operands], (tirx.FloorDiv, tirx.FloorMod)):
-        divisor, step = tir.as_int(node.b), tir.stride(node.a, axis, form.bounds)
+    for node in tir.collect(list(positions), (tirx.FloorDiv, tirx.FloorMod)):
+        divisor, step = tir.as_int(node.b), tir.stride(node.a, axis, bounds)
         if divisor and step and step > 0 and divisor % step == 0 and size % (divisor // step) == 0:
             found.add(divisor // step)
     return nested(size, found)
@@ -74,13 +75,14 @@ def _joined(form: Form) -> Form:
     """The form with neighbouring axes as one where every address goes on behind the inner, as coalescing in torch."""
     at = len(form.axes) - 2
     while at >= 0:
-        if _continues(form, at):
-            form = _with_neighbours_joined(form, at)
+        if continues(form, at):
+            form = with_neighbours_joined(form, at)
         at -= 1
     return form
 
 
-def _with_neighbours_joined(form: Form, at: int) -> Form:
+def with_neighbours_joined(form: Form, at: int) -> Form:
+    """Return the form with the axes `at` and behind as one, of which `continues` holds."""
     outer, inner = form.axes[at : at + 2]
     both = tir.fresh(f"{outer.name}{inner.name}")
     axes = (*form.axes[:at], both, *form.axes[at + 2 :])
@@ -94,10 +96,11 @@ def _with_neighbours_joined(form: Form, at: int) -> Form:
     return replace(form, axes=axes, sizes=sizes, place=moved(form.place), operands=operands)
 
 
-def _continues(form: Form, at: int) -> bool:
+def continues(form: Form, at: int, values: Sequence[Expr] = ()) -> bool:
+    """Return whether every address goes on behind the axis that follows `at`, which no value uses by itself."""
     outer, inner = form.axes[at : at + 2]
     bare: list[Node] = [guard.condition for operand in form.operands for guard in operand.guards]
-    bare += [*(step.value for step in form.steps), form.value]
+    bare += [*(step.value for step in form.steps), form.value, *values]
     if any(tir.uses(expr, [outer, inner]) for expr in bare):
         return False
     for position in (form.place, *(operand.at for operand in form.operands)):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import LOW, SHORT
-from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand
+from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand, Step
 from relaxc.schedules.cuda.elementwise.values import TYPES, Values, held
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.types import Buffer, Expr, Var
@@ -42,6 +42,9 @@ class Lanes:
 
     Raise Unsupported where an expression has no text.
     """
+
+    arguments = "const Loaded& in, const Place& at"
+    """Of `result`."""
 
     def __init__(self, form: Form, lanes: int, *, staged: Collection[int] = ()) -> None:
         self.form, self.lanes = form, lanes
@@ -133,23 +136,25 @@ class Lanes:
 
     def _result(self) -> str:
         dtype = str(self.form.out.dtype)
-        before: list[str] = []
-        inside: list[str] = []
-        for step in self.form.steps:
-            lane = "l" if self._varies(step.var) else "0"
-            text = self._of_one[lane][1].text(step.value)
-            line = f"const {held(step.dtype)} {step.var.name} = {text};\n"
-            (inside if lane == "l" else before).append(line)
+        before, inside = self.written(self.form.steps)
         value, c_type = self._moved(self.form.value), TYPES[dtype]
         if value is None:
             value, c_type = self._of_one["l"][1].unrounded(self._last()), held(dtype)
         return (
-            "DEV void result(Out* to, const Loaded& in, const Place& at) {\n"
-            f"{''.join('  ' + line for line in before)}  {c_type} made[{self.lanes}];\n"
-            f"#pragma unroll\n  for (int l = 0; l < {self.lanes}; l++) {{\n"
-            f"{''.join('    ' + line for line in inside)}    made[l] = {value};\n  }}\n"
+            f"DEV void result(Out* to, {self.arguments}) {{\n{before}  {c_type} made[{self.lanes}];\n"
+            f"#pragma unroll\n  for (int l = 0; l < {self.lanes}; l++) {{\n{inside}    made[l] = {value};\n  }}\n"
             f"  store_lanes<{self.lanes}>(to, made);\n}}\n"
         )
+
+    def written(self, steps: Sequence[Step]) -> tuple[str, str]:
+        """Return the text of the steps that all lanes share, and of those inside the loop over the lanes."""
+        texts = {"0": "", "l": ""}
+        for step in steps:
+            lane = "l" if self._varies(step.var) else "0"
+            indent = "    " if lane == "l" else "  "
+            value = self._of_one[lane][1].text(step.value)
+            texts[lane] += f"{indent}const {held(step.dtype)} {step.var.name} = {value};\n"
+        return texts["0"], texts["l"]
 
     def _moved(self, value: Expr) -> str | None:
         """The text of what is an element of one operand or another, as it is in memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
@@ -14,7 +14,7 @@ from relaxc.schedules.ir import analysis, tir
 from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
 from relaxc.schedules.template import Declined
 
-__all__ = ["match"]
+__all__ = ["Reader", "is_whole", "match", "unfit"]
 
 _MOST_ELEMENTS = (1 << 31) - (1 << 20)
 """Of a buffer: positions, and those of threads behind the end, are 32-bit numbers."""
@@ -23,51 +23,71 @@ _MOST_STEPS = 200
 
 def match(func: PrimFunc) -> Form | Declined:
     """Return what `func` computes, or why it is nothing that these templates take."""
-    if any(tir.as_int(dim) is None for buffer in func.params for dim in getattr(buffer, "shape", (None,))):
-        return Declined("its sizes are symbolic")
-    counts = [int(tir.product(list(buffer.shape))) for buffer in func.params]
-    if any(not 0 < count < _MOST_ELEMENTS for count in counts):
-        return Declined("an operand has no elements, or 2^31")
-    if any(tir.as_int(buffer.elem_offset) not in (None, 0) or len(buffer.strides) for buffer in func.params):
-        return Declined("an operand is not contiguous")
+    if reason := unfit(func):
+        return Declined(reason)
     if analysis.has_reduction(func):
         return Declined("it reduces")
     try:
-        return _Reader(func).read()
+        return _form_of(func)
     except Unsupported as error:
         return Declined(str(error))
 
 
-class _Reader:
-    """Follows the result back to the operands: every block in between is a step."""
+def unfit(func: PrimFunc) -> str:
+    """Return why texts of 32-bit positions do not do for the parameters of `func`, or ''."""
+    if any(tir.as_int(dim) is None for buffer in func.params for dim in getattr(buffer, "shape", (None,))):
+        return "its sizes are symbolic"
+    counts = [int(tir.product(list(buffer.shape))) for buffer in func.params]
+    if any(not 0 < count < _MOST_ELEMENTS for count in counts):
+        return "an operand has no elements, or 2^31"
+    if any(tir.as_int(buffer.elem_offset) not in (None, 0) or len(buffer.strides) for buffer in func.params):
+        return "an operand is not contiguous"
+    return ""
 
-    def __init__(self, func: PrimFunc) -> None:
-        nests = analysis.nests(func)
-        blocks = [nest.block for nest in nests if nest is not None and _is_whole(nest)]
-        variables = [iv.var for block in blocks for iv in block.iter_vars]
-        if len(blocks) != len(nests) or any(str(var.ty.dtype) != tir.INDEX for var in variables):
-            raise Unsupported("its blocks are not one store each to every element")
-        self.stores: dict[Buffer, SBlock] = {block.body.buffer: block for block in blocks}
-        outputs = [buffer for buffer in func.params if buffer in self.stores]
-        if len(outputs) != 1 or len(self.stores) != len(blocks):
-            raise Unsupported(f"it writes {len(outputs)} results, not one")
-        (self.out,) = outputs
-        self.params = list(func.params)
+
+def _form_of(func: PrimFunc) -> Form:
+    """The form, with its axes cut and joined. Raise Unsupported."""
+    nests = analysis.nests(func)
+    blocks = [nest.block for nest in nests if nest is not None and analysis.is_injective(nest.block) and is_whole(nest)]
+    if len(blocks) != len(nests):
+        raise Unsupported("its blocks are not one store each to every element")
+    stores: dict[Buffer, SBlock] = {block.body.buffer: block for block in blocks}
+    outputs = [buffer for buffer in func.params if buffer in stores]
+    if len(outputs) != 1 or len(stores) != len(blocks):
+        raise Unsupported(f"it writes {len(outputs)} results, not one")
+    (out,) = outputs
+    shape = [int(dim) for dim in out.shape]
+    axes = [tir.fresh(f"a{i}") for i in range(len(shape))]
+    reader = Reader(list(func.params), stores, out, dict(zip(axes, shape, strict=True)))
+    value = reader.value_at(stores[out], axes)
+    place = tir.flatten(axes, shape)
+    return coalesced(Form(out, tuple(axes), tuple(shape), place, tuple(reader.operands), tuple(reader.steps), value))
+
+
+class Reader:
+    """Follows values back to the operands: every block in between is a step. `bounds` has the axes' extents."""
+
+    def __init__(
+        self, params: Sequence[Buffer], stores: Mapping[Buffer, SBlock], out: Buffer, bounds: Mapping[Var, int]
+    ) -> None:
+        self.params, self.stores, self.out, self.bounds = params, stores, out, bounds
         self.operands: list[Operand] = []
         self.steps: list[Step] = []
         self.known: list[tuple[Buffer, list[Expr], tuple[Guard, ...], Var]] = []
         self.open: list[Buffer] = []
         self.named = 0
 
-    def read(self) -> Form:
-        """Return the form, with its axes cut and joined. Raise Unsupported."""
-        shape = [int(dim) for dim in self.out.shape]
-        axes = [tir.fresh(f"a{i}") for i in range(len(shape))]
-        self.bounds = dict(zip(axes, shape, strict=True))
-        value = self._of_block(self.stores[self.out], axes, ())
-        place = tir.flatten(axes, shape)
-        form = Form(self.out, tuple(axes), tuple(shape), place, tuple(self.operands), tuple(self.steps), value)
-        return coalesced(form)
+    def value_at(self, block: SBlock, indices: Sequence[Expr]) -> Expr:
+        """Return what a block stores at these indices, of operands, steps and axes. Raise Unsupported."""
+        return self._of_block(block, indices, ())
+
+    def value_of(self, expr: Expr) -> Expr:
+        """Return `expr` with variables for what it loads. Raise Unsupported."""
+        return self._read(expr, ())
+
+    def reduced(self, block: SBlock, indices: Sequence[Expr]) -> Var:
+        """Return the variable of what a block reduces to these indices. Raise Unsupported."""
+        raise Unsupported("it reduces")
 
     def _of_block(self, block: SBlock, indices: Sequence[Expr], guards: tuple[Guard, ...]) -> Expr:
         values: dict[Var, Expr] = {iv.var: tir.zero(iv.var) for iv in block.iter_vars}
@@ -123,6 +143,8 @@ class _Reader:
         if self.named > _MOST_STEPS:
             raise Unsupported(f"it reads more than {_MOST_STEPS} values")
         behind = self.stores.get(load.source)
+        if behind is not None and behind.init is not None:
+            return self.reduced(behind, indices)
         if behind is None:
             if not any(load.source.same_as(param) for param in self.params):
                 raise Unsupported("it reads what is nowhere written")
@@ -138,10 +160,10 @@ class _Reader:
         return var
 
 
-def _is_whole(nest: analysis.Nest) -> bool:
-    """Whether an injective block writes every element of its buffer, at its plain axes."""
+def is_whole(nest: analysis.Nest) -> bool:
+    """Return whether a block writes, or reduces into, every element of its buffer, at its plain axes."""
     block = nest.block
-    if not analysis.is_injective(block) or any(tir.as_int(iv.dom.min) != 0 for iv in block.iter_vars):
+    if any(tir.as_int(iv.dom.min) != 0 or str(iv.var.ty.dtype) != tir.INDEX for iv in block.iter_vars):
         return False
     extents = {iv.var: tir.as_int(iv.dom.extent) for iv in block.iter_vars}
     turns = [tir.as_int(loop.extent) if tir.as_int(loop.min) == 0 else None for loop in nest.loops]

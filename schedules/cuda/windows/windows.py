@@ -23,6 +23,8 @@ _MOST_LOADS = 20
 """Of 16 bytes that a thread has in flight: four registers each."""
 _INFINITY = {"float16": 0xFC00FC00, "bfloat16": 0xFF80FF80}
 _LANES = 32
+_MOST_PIXELS = 256
+"""Of an image whose sums a block of 256 threads makes, eight of a thread."""
 _MOST_TAPS = 64
 """Of a window: the loops over it are unrolled."""
 
@@ -50,6 +52,11 @@ class OverWindows(AmpereTemplate[_Form]):
     def match(self, func: PrimFunc) -> _Form | Declined:
         """See `HopperTemplate`."""
         return _matched(func)
+
+    def outdone(self, form: _Form, gpu: Gpu) -> str:
+        """See `HopperTemplate`: a block has all pixels of 64 channels, which is slow where these are many."""
+        pixels = form.sizes[1] * form.sizes[2] if form.windows.kind == "pixels" else 0
+        return "cuda.reductions has more blocks for an image" if pixels > _MOST_PIXELS else ""
 
     def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""

@@ -32,7 +32,8 @@ class SinkReshape:
     - `matmul(reshape(x), W) → reshape(matmul(x, W))` where the reshape keeps the last axis;
     - `matmul(reshape(a), reshape(b)) → reshape(matmul(a, b))` where both flatten the same batch axes;
     - `f(reshape(x)) → reshape(f(x))` for elementwise `f`; with a second operand, where that is a number, a vector
-      along a last axis that the reshape keeps, or reshaped from the same shape;
+      along a last axis that the reshape keeps, or reshaped from the same shape, or the reshape only leaves out axes of
+      one element;
     - `reshape(matmul(reshape(x), W) + b) → matmul(reshape(x), W) + b` with the rows of the outer shape, where the
       inner reshape changes the last axis (attention's heads) and so cannot move down itself;
     - the same for layer_norm, rms_norm and softmax over that last axis.
@@ -97,12 +98,31 @@ def _unreshaped(other: relax.Expr, before: list[Any], after: list[Any], scope: S
     again = _reshaped(other, scope)
     if again is not None and dims_equal(again[1], before) and dims_equal(again[2], after):
         return again[0]
+    if (spread := _with_ones(shape, before, after)) is not None:
+        return scope.emit(relax.op.reshape(other, spread))
     keeps_last = dims_equal(before[-1:], after[-1:])
     if keeps_last and len(shape) == 1:
         return other
     if all(is_one(size) for size in shape[:-1]) and (keeps_last or is_one(shape[-1])):
         return scope.emit(relax.op.reshape(other, shape[-1:]))
     return None
+
+
+def _with_ones(shape: list[Any], before: list[Any], after: list[Any]) -> list[Any] | None:
+    """`shape`, which broadcasts to `after`, for `before`, which has axes of one element besides and is no other."""
+    if len(before) <= len(after) or not 2 <= len(shape) <= len(after):
+        return None
+    rest, made = [*([1] * (len(after) - len(shape))), *shape], []
+    left = list(after)
+    for at, size in enumerate(before):
+        if left and dims_equal([size], left[:1]) and len(left) <= len(before) - at:
+            left.pop(0)
+            made.append(rest.pop(0))
+        elif is_one(size):
+            made.append(1)
+        else:
+            return None
+    return None if left else made
 
 
 def _matmul(call: relax.Call, scope: Scope) -> relax.Expr | None:

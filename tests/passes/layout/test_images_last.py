@@ -31,7 +31,7 @@ def test_a_residual_block_is_permuted_at_its_ends_only() -> None:
 
 
 HOPPERS = [*["cuda.conv2d_sm90"] * 3, "cuda.gemm_sm90", "cuda.lines_sm90", "cuda.spread", *["cuda.windows"] * 2]
-AMPERES = [*["cuda.conv2d_sm80"] * 4, "cuda.reduction", "cuda.spread", *["cuda.windows"] * 2]
+AMPERES = [*["cuda.conv2d_sm80"] * 4, "cuda.reductions", "cuda.spread", *["cuda.windows"] * 2]
 
 
 @pytest.mark.parametrize(("arch", "wanted"), [("sm_90a", HOPPERS), ("sm_80", AMPERES), ("sm_120", AMPERES)])

@@ -1,0 +1,1 @@
+"""Reductions over any axes, and what is made of them for each element behind."""
