@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from relaxc.service.artifact.elf import NewSection, Section, read_sections
-from relaxc.service.artifact.entry import identity_of
+from relaxc.service.artifact.identity import identity_of
 from relaxc.service.artifact.manifest import (
     BLOCKS_SECTION,
     MANIFEST_SECTION,

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from relaxc.service.artifact.decode import Fields
+from relaxc.service.artifact.identity import identity_of
 from relaxc.service.artifact.key import Key
 from relaxc.service.errors import ArtifactCorrupt
 from relaxc.service.request import canonical_json
@@ -24,7 +25,6 @@ __all__ = [
     "Opened",
     "StoredFile",
     "StoredKey",
-    "identity_of",
     "is_digest",
     "known_sha256",
     "remember",
@@ -47,12 +47,6 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def identity_of(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file is replaced or written to; what rots on the disk changes without it."""
-    seen = path.stat()
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
 def known_sha256(path: Path) -> str:

@@ -36,11 +36,11 @@ from relaxc.service.artifact.entry import (
     Opened,
     StoredFile,
     StoredKey,
-    identity_of,
     is_digest,
     remember,
     sha256_of,
 )
+from relaxc.service.artifact.identity import identity_of
 from relaxc.service.artifact.key import Key
 from relaxc.service.artifact.locks import held, sweep_locks
 from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound, StoreUnwritable

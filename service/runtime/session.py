@@ -28,6 +28,7 @@ from relaxc.service.runtime.tensors import (
     aligned_copy,
     as_tensor,
     extent,
+    numpy_view,
     owned_tensors,
     wrap_numpy,
 )

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaxc.service.artifact.entry import ENTRY_FILE, Entry, identity_of, remember
+from relaxc.service.artifact.entry import ENTRY_FILE, Entry, remember
+from relaxc.service.artifact.identity import identity_of
 from relaxc.service.artifact.key import Key
 from relaxc.service.artifact.store import Store
 from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound, Busy, StoreUnwritable

@@ -6,7 +6,8 @@ import hashlib
 import itertools
 from collections.abc import Callable
 
-from relaxc.service.artifact.entry import identity_of, remember
+from relaxc.service.artifact.entry import remember
+from relaxc.service.artifact.identity import identity_of
 from relaxc.service.jobs.backend import Backend
 from relaxc.service.jobs.database.rows import Owner
 from relaxc.service.jobs.scrub import Scrub
