@@ -33,8 +33,9 @@ ROOMS = (
 # Folders without a docstring of their own.
 _FOLDERS = {"service/api/page": "The page at `/`: plain JavaScript, one view or helper a file"}
 _BESIDE = {
-    "relaxc/  docs/  tests/  benchmarks/": "The public names, and links to what it packs; these pages; the tree again",
-    "tuning_logs/  examples/  docker/": "Records of tunings; the demo, plugins, a CI job; images, and their base",
+    "relaxc/ docs/ tests/ benchmarks/ tuning_logs/ examples/ docker/ ": (
+        "The public names; these pages; tests; figures; records; the demo; images"
+    ),
 }
 _OTHERS = ("service/packaging/native/src", "docker", "runtime_wheel", ".ci")
 """Folders that are no packages, all of whose files are named."""

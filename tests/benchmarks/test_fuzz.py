@@ -50,6 +50,7 @@ FAMILIES = {
     "masked",
     "moves",
     "plain",
+    "reduced",
     "rows",
 }
 FAMILIES |= {"conv_bytes", "spread"}

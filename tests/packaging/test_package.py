@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 import relaxc
 from relaxc.service import machine
+from relaxc.service.artifact.blocks import seal
 from relaxc.service.artifact.manifest import Manifest
 from relaxc.service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
 from relaxc.service.packaging.needed import needed_libraries
@@ -158,12 +159,11 @@ def test_what_cannot_be_packed_is_refused_before_anything_is_built(
 
 
 def test_an_artifact_for_another_architecture_needs_its_libraries(artifact: Make, tmp_path: Path) -> None:
-    path = artifact()
-    with path.open("r+b") as file:  # as a cross-compiled one says; the digest of its code is left out
+    foreign = artifact()
+    with foreign.open("r+b") as file:  # as a cross-compiled one says
         file.seek(18)
         file.write((183).to_bytes(2, "little"))
-    foreign = tmp_path / "foreign.so"
-    foreign.write_bytes(path.read_bytes().replace(b'"code":', b'"coda":'))
+    seal(foreign, None)
     with pytest.raises(InvalidOption, match="is for x86_64, the artifact is for aarch64"):
         make_package(foreign, tmp_path / "out")
 

@@ -12,7 +12,7 @@ from tvm.relax import op
 
 from relaxc.service.lowering.target import resolve, to_tvm
 from relaxc.service.passes import MemoryReport, finalize, optimize
-from relaxc.service.passes.vm.lower_to_vm import PLAN_MAX_BYTES
+from relaxc.service.passes.vm import lower_to_vm
 from relaxc.service.request import CompileOptions
 from relaxc.service.signature import DimBounds
 from tests import quickly
@@ -55,11 +55,18 @@ def test_an_unbounded_size_is_named() -> None:
     assert memory.planned_bytes == 0
 
 
-def test_a_plan_that_is_too_large_is_not_made() -> None:
-    memory = plan("n", n=DimBounds(1, 1 << 30))
+def test_a_plan_that_is_too_large_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower_to_vm, "PLAN_MAX_BYTES", 1 << 24)
+    memory = plan("n", n=DimBounds(1, 1 << 20))
     assert memory.planned_bytes == 0
     assert memory.bytes_at_upper_bounds is not None
-    assert memory.bytes_at_upper_bounds > PLAN_MAX_BYTES
+    assert memory.bytes_at_upper_bounds > 1 << 24
+
+
+def test_an_end_that_stands_for_any_is_no_bound_of_a_plan() -> None:
+    memory = plan("n", n=DimBounds(1, 10**9))
+    assert memory.planned_bytes == 0
+    assert memory.bytes_at_upper_bounds is None
 
 
 @pytest.mark.parametrize("upper", [None, 8])
