@@ -33,9 +33,7 @@ ROOMS = (
 # Folders without a docstring of their own.
 _FOLDERS = {"service/api/page": "The page at `/`: plain JavaScript, one view or helper a file"}
 _BESIDE = {
-    "relaxc/ docs/ tests/ benchmarks/ tuning_logs/ examples/ docker/ ": (
-        "The public names; these pages; tests; figures; records; the demo; images"
-    ),
+    "relaxc/  docs/  tests/  ": "The public names; these pages; tests. Beside them benchmarks/, tuning_logs/, docker/",
 }
 _OTHERS = ("service/packaging/native/src", "docker", "runtime_wheel", ".ci")
 """Folders that are no packages, all of whose files are named."""
