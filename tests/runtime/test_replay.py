@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -83,6 +84,12 @@ def test_memory_of_every_kind_is_taken(session: Session, linear: Linears) -> Non
         x[::-1].copy()[::-1], x.view(np.matrix), np.ma.masked_array(x), tvm.runtime.tensor(x),
     ):  # fmt: skip
         assert_right(session(x=value, ids=ids), linear, x, ids)
+
+
+def test_arrays_with_a_dtype_of_their_own_are_replayed(session: Session) -> None:
+    given = pickle.loads(pickle.dumps(inputs(5)))  # noqa: S301
+    assert given["x"].dtype is not np.dtype("float32")
+    assert is_replayed(session, **given)
 
 
 def test_outputs_belong_to_the_caller(session: Session, linear: Linears) -> None:
