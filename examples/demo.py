@@ -175,7 +175,8 @@ def _compare(model: Path, artifacts: list[Path]) -> int:
     """Runs both artifacts and ONNX Runtime on the same image, in turns, with as many threads each."""
     with _step("run both artifacts beside ONNX Runtime"):
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # tvm would spend seconds on importing it
-        from relaxc.service import frontend, load
+        from relaxc import load
+        from relaxc.service import frontend
         from relaxc.service.runtime.bench import bench
         from relaxc.service.runtime.compare import compare
         from relaxc.service.runtime.inputs import random_inputs
