@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _MUCH = 0.2
-"""Of the estimated time: where more of it falls to kernels without a template, a compile warns."""
+"""The share of the estimated time above which a compile warns of kernels without a template."""
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:

@@ -14,7 +14,7 @@ __all__ = ["METRIC", "Scrub"]
 METRIC = "relaxc_scrubbed"
 
 _SPEND_S = 1.0
-"""Of a call that comes once a minute: below two percent of a core."""
+"""What a call may take. It comes once a minute, so this is below two percent of a core."""
 
 _ROUND_S = 86_400.0
 

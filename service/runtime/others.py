@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["Others"]
 
 _IDLE = (3, 4)
-"""Of a row of /proc/stat, `man 5 proc`: idle, and waiting for a disk. Guests are counted in the first two as well."""
+"""Columns of /proc/stat (`man 5 proc`): idle, and waiting for a disk. Guests are counted in the first two as well."""
 _COUNTED = 8
 
 

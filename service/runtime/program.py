@@ -47,7 +47,7 @@ class Program:
         manifest = code.manifest
         self.lock = threading.Lock()
         self.copies: Copies = {}
-        """Of inputs, which the next call overwrites."""
+        """Copies of inputs, which the next call overwrites."""
         self._code = code
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
         self._work = Work(manifest.schedule, code.threads)

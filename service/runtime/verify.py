@@ -31,7 +31,7 @@ __all__ = ["References", "verify"]
 Arrays = Mapping[str, Any]
 
 _FEW = 8
-"""Of what moves values where small slices are judged, that where a whole output is: 6 units of float32's last place."""
+"""A whole output is judged by values that move an eighth of what small slices are: 6 units of float32's last place."""
 
 
 @dataclass(frozen=True)

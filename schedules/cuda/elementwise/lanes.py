@@ -44,7 +44,7 @@ class Lanes:
     """
 
     arguments = "const Loaded& in, const Place& at"
-    """Of `result`."""
+    """The parameters of the function `result` in the text."""
 
     def __init__(self, form: Form, lanes: int, *, staged: Collection[int] = ()) -> None:
         self.form, self.lanes = form, lanes

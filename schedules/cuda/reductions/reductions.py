@@ -24,11 +24,11 @@ _THREADS = (8, 16, 32, 64, 128, 256, 512, 1024)
 _TEAMS = (1, 2, 4, 8, 16, 32)
 _SHARERS = (1, 2, 4, 8)
 _MOST_SHARERS = 64
-"""Of blocks that make all sums of a group each."""
+"""The most blocks that each make all sums of one group."""
 _REGISTER_BYTES = 128
-"""Of what a thread keeps in registers; half of it where blocks are larger than half of the most threads."""
+"""What a thread may keep in registers; blocks of more than half of the most threads have half of it."""
 _BATCH_BYTES = 64
-"""That a thread reads before it uses the first."""
+"""What a thread reads before it uses the first byte."""
 _LONG = 4
 """Vectors of a thread: where groups are many, no more threads have one."""
 _READ_AGAIN = 8

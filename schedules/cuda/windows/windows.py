@@ -24,7 +24,7 @@ _MOST_LOADS = 20
 _INFINITY = {"float16": 0xFC00FC00, "bfloat16": 0xFF80FF80}
 _LANES = 32
 _MOST_PIXELS = 256
-"""Of an image whose sums a block of 256 threads makes, eight of a thread."""
+"""The largest image, in pixels, that this template sums; `cuda.reductions` takes larger ones."""
 _MOST_TAPS = 64
 """Of a window: the loops over it are unrolled."""
 

@@ -27,7 +27,7 @@ _MOST_PARTS = 16
 _OPAQUE = 8
 """TVM's pattern of what is fused with nothing: each element is read under several taps, and made once."""
 _FEW_TAPS = 8
-"""Of a row of a kernel over fewer channels than a vector has: such an image is read by rows (`nhwc_conv2d`)."""
+"""Taps of a row of a kernel; an image of fewer channels than a vector has is read by rows (`nhwc_conv2d`)."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="AsConv2d")
