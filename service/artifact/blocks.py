@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -23,6 +23,7 @@ from relaxc.service.artifact.identity import identity_of
 from relaxc.service.artifact.manifest import (
     BLOCKS_SECTION,
     MANIFEST_SECTION,
+    WEIGHTS,
     Manifest,
     check_code,
     digest_of,
@@ -53,7 +54,12 @@ class _Parts:
 
     path: Path
     section: Section
+    manifest: Section
     beside: Path | None
+
+    @staticmethod
+    def of(path: Path, sections: Mapping[str, Section], beside: Path | None) -> _Parts:
+        return _Parts(path, sections[BLOCKS_SECTION], sections[MANIFEST_SECTION], beside)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -65,8 +71,11 @@ class _Parts:
         own = [*_blocks(self.section.offset), (end, self.sizes[0])]
         return [*zip(repeat(self.path), own), *zip(repeat(self.beside or self.path), _blocks(self.sizes[1]))]
 
-    def header(self, manifest_digest: bytes) -> bytes:
-        fields = _FIELDS.pack(_MAGIC, _BLOCK, *self.sizes, manifest_digest)
+    def manifest_digest(self) -> bytes:
+        return hashlib.sha256(_content(self.path, self.manifest)).digest()
+
+    def header(self) -> bytes:
+        fields = _FIELDS.pack(_MAGIC, _BLOCK, *self.sizes, self.manifest_digest())
         return fields + hashlib.sha256(fields).digest()
 
 
@@ -82,39 +91,44 @@ def blocks_section(beside: Path | None) -> NewSection:
 
 def seal(path: Path, beside: Path | None) -> None:
     """Write the digests into the section of the artifact at `path`, which was appended last."""
-    parts = _Parts(path, read_sections(path)[BLOCKS_SECTION], beside)
-    text = parts.header(_manifest_digest(path)) + b"".join(_digests(parts.extents()))
+    parts = _Parts.of(path, read_sections(path), beside)
+    text = parts.header() + b"".join(_digests(parts.extents()))
     assert len(text) == parts.section.size_bytes
     with path.open("r+b") as file:
         file.seek(parts.section.offset)
         file.write(text)
 
 
-def check_file(path: Path, manifest: Manifest) -> None:
-    """Raise ArtifactCorrupt where a byte of the artifact at `path`, or of weights beside it, is not what was packed.
+def check_file(path: Path, manifest: Manifest) -> tuple[Path, Section]:
+    """Return where the weights are, as `weights_extent` does.
 
+    Raise ArtifactCorrupt where a byte of the artifact at `path`, or of weights beside it, is not what was packed.
     All cores hash, and a file that a process has seen is not read again until it changes. Of a file that an older
     version packed only the code is checked. Raise ArtifactNotFound where the weights are gone.
     """
     sections = read_sections(path)
     weights, extent = weights_extent(path, manifest)
     if BLOCKS_SECTION not in sections:
-        if manifest.weights.file is None and manifest.weights.sha256 is not None:
+        if WEIGHTS in manifest.digests:
             raise ArtifactCorrupt(f"{path} is damaged: it has no {BLOCKS_SECTION}", path=str(path))
         _check_code(path, manifest)
-        return
-    parts = _Parts(path, sections[BLOCKS_SECTION], weights if weights != path else None)
+        return weights, extent
+    parts = _Parts.of(path, sections, weights if weights != path else None)
     seen = tuple(number for file in (path, weights) for number in identity_of(file))
-    if seen in _CHECKED:
-        return
-    text = _content(path, parts.section)
+    if seen not in _CHECKED:
+        _check_bytes(parts, manifest, weights, extent)
+        if len(_CHECKED) >= _MOST_CHECKED:
+            _CHECKED.clear()
+        _CHECKED.add(seen)
+    return weights, extent
+
+
+def _check_bytes(parts: _Parts, manifest: Manifest, weights: Path, extent: Section) -> None:
+    text = _content(parts.path, parts.section)
     if _is_rewritten(text, parts.sizes[0]):
-        _check_parts(path, manifest, text, weights, extent)
+        _check_parts(parts, manifest, text, weights, extent)
     else:
         _check_blocks(parts, text)
-    if len(_CHECKED) >= _MOST_CHECKED:
-        _CHECKED.clear()
-    _CHECKED.add(seen)
 
 
 def _is_rewritten(text: bytes, size: int) -> bool:
@@ -126,15 +140,16 @@ def _is_rewritten(text: bytes, size: int) -> bool:
 def _check_blocks(parts: _Parts, text: bytes) -> None:
     path, extents = parts.path, parts.extents()
     wanted = [text[start : start + _SHA256] for start in range(_HEADER_BYTES, len(text), _SHA256)]
-    if text[:_HEADER_BYTES] != parts.header(_manifest_digest(path)) or len(wanted) != len(extents):
+    if text[:_HEADER_BYTES] != parts.header() or len(wanted) != len(extents):
         raise ArtifactCorrupt(f"{path} is damaged: its digests are not those of such a file", path=str(path))
     for (file, (start, end)), found, expected in zip(extents, _digests(extents), wanted, strict=True):
         if found != expected:
             raise ArtifactCorrupt(f"{file} is damaged: its bytes {start} to {end - 1} changed", path=str(file))
 
 
-def _check_parts(path: Path, manifest: Manifest, text: bytes, weights: Path, extent: Section) -> None:
-    if _FIELDS.unpack(text[: _FIELDS.size])[4] != _manifest_digest(path):
+def _check_parts(parts: _Parts, manifest: Manifest, text: bytes, weights: Path, extent: Section) -> None:
+    path = parts.path
+    if _FIELDS.unpack(text[: _FIELDS.size])[4] != parts.manifest_digest():
         raise ArtifactCorrupt(f"{path} is damaged: its manifest changed", path=str(path))
     _check_code(path, manifest)
     if digest_of(weights, extent.offset, extent.size_bytes) != manifest.weights.sha256:
@@ -168,7 +183,3 @@ def _content(path: Path, section: Section) -> bytes:
     with path.open("rb") as file:
         file.seek(section.offset)
         return file.read(section.size_bytes)
-
-
-def _manifest_digest(path: Path) -> bytes:
-    return hashlib.sha256(_content(path, read_sections(path)[MANIFEST_SECTION])).digest()

@@ -22,6 +22,7 @@ __all__ = [
     "BLOCKS_SECTION",
     "FORMAT",
     "MANIFEST_SECTION",
+    "WEIGHTS",
     "WEIGHTS_SECTION",
     "Manifest",
     "Requires",
@@ -38,6 +39,8 @@ FORMAT = 1
 MANIFEST_SECTION = ".relaxc.manifest"
 WEIGHTS_SECTION = ".relaxc.weights"
 BLOCKS_SECTION = ".relaxc.blocks"
+WEIGHTS = "weights"
+"""The digest of the weights' image among an artifact's: one that has it has digests of its blocks, too."""
 
 _MAX_BYTES = 64 << 20
 _NOT_VERIFIED = "not verified: "
@@ -83,7 +86,7 @@ class Manifest:
     """All that a file says of itself; equal requests give equal manifests, so no time, host or date is in it.
 
     `digests` holds SHA-256 of `model`, `options`, `tuning`, and of `code`: what the dynamic loader maps of the file
-    (`code.N` is the library of part N). `relaxc.service.artifact.blocks` has those of every byte. `versions` those of
+    (`code.N` is the library of part N), and of the `weights`; `artifact.blocks` covers every byte. `versions` has those of
     relaxc, tvm, tvm_ffi, llvm and the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the
     optimizer's report. `verification` is a report with `passed`, or `not verified: REASON`. `command` rebuilds the
     file. Of an artifact for several GPUs all this is of the first part, which is the file's own code, but `weights`,

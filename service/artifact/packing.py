@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from relaxc.service.artifact.blocks import blocks_section, seal
 from relaxc.service.artifact.elf import NewSection, append_sections, loaded_digest
 from relaxc.service.artifact.entry import sha256_of
-from relaxc.service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
+from relaxc.service.artifact.manifest import MANIFEST_SECTION, WEIGHTS, WEIGHTS_SECTION, Manifest, WeightsTable
 from relaxc.service.artifact.parts import PART_SECTION, Part
 from relaxc.service.artifact.safetensors import image_size, write_image
 from relaxc.service.errors import ArtifactCorrupt, CompileFailed
@@ -136,7 +136,8 @@ def _pack(
         table = replace(table, sha256=hashing.sha256.hexdigest())
 
     def write_manifest(file: BinaryIO) -> None:
-        file.write(replace(manifest, weights=table, digests=digests).to_json().encode())
+        sealed = {**digests, WEIGHTS: table.sha256 or ""}
+        file.write(replace(manifest, weights=table, digests=sealed).to_json().encode())
 
     files, added, sidecar = [out], list(sections), None
     if table.size_bytes <= embed_max_bytes:

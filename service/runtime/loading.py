@@ -12,7 +12,7 @@ from pathlib import Path
 import tvm_ffi
 
 from relaxc.service.artifact.blocks import check_file
-from relaxc.service.artifact.manifest import Manifest, code_extent, weights_extent
+from relaxc.service.artifact.manifest import Manifest, code_extent
 from relaxc.service.runtime.admission import check_digest, check_machine, device_of
 from relaxc.service.runtime.cuda import require_memory
 from relaxc.service.runtime.library import chosen, load_library
@@ -38,9 +38,8 @@ def load(
     place = chosen(whole.targets)
     manifest = whole.parts[place]
     check_machine(manifest.target, manifest.requires, whole.targets)
-    check_file(path, whole)
+    weights_path, section = check_file(path, whole)
     where = device_of(manifest.target, device)
-    weights_path, section = weights_extent(path, manifest)
     if digest is not None:
         check_digest(path, digest)
         if manifest.weights.file is not None and manifest.weights.sha256 is not None:

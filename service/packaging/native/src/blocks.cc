@@ -151,7 +151,7 @@ void check_file(const File& file, const std::map<std::string, Section>& sections
   static std::set<Identity> checked;
   auto section = sections.find(kSection);
   if (section == sections.end()) {
-    if (!manifest.weights.file && manifest.weights.sha256) corrupt(file.path() + " is damaged: it has no " + kSection);
+    if (manifest.has_blocks) corrupt(file.path() + " is damaged: it has no " + kSection);
     return check_all_code(file, sections, manifest);
   }
   Identity identity;

@@ -155,6 +155,7 @@ Manifest read_manifest(const File& file, const std::map<std::string, Section>& s
     manifest.weights = weights_of(whole["weights"]);
     manifest.parts = parts_of(whole, manifest.weights.tensors.size());
     manifest.required_features = whole["requires"]["features"].texts();
+    manifest.has_blocks = digest_of(whole, "weights").has_value();
     manifest.required_arch = whole["requires"]["arch"].text();
     manifest.runtime_version = whole["requires"]["runtime"].text();
   } catch (const Failure& failure) {

@@ -37,6 +37,7 @@ struct Manifest {
   WeightsTable weights;
   std::vector<Part> parts;
   std::vector<std::string> required_features;
+  bool has_blocks = false;  // whether it was packed with digests of its blocks
   std::string target_names() const;
 };
 
