@@ -86,7 +86,7 @@ class Manifest:
     """All that a file says of itself; equal requests give equal manifests, so no time, host or date is in it.
 
     `digests` holds SHA-256 of `model`, `options`, `tuning`, and of `code`: what the dynamic loader maps of the file
-    (`code.N` is the library of part N), and of the `weights`; `artifact.blocks` covers every byte. `versions` has those of
+    (`code.N` is the library of part N), and of the `weights`; `artifact.blocks` covers all. `versions` has those of
     relaxc, tvm, tvm_ffi, llvm and the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the
     optimizer's report. `verification` is a report with `passed`, or `not verified: REASON`. `command` rebuilds the
     file. Of an artifact for several GPUs all this is of the first part, which is the file's own code, but `weights`,
