@@ -48,7 +48,7 @@ def build(folder: Path, name: str) -> None:
     spec = resolve(name).to_dict()
     taken = {key: spec[key] for key in ("kind", "mcpu", "features")}
     target = to_tvm(resolve(json.dumps({**taken, "name": spec["name"], "cores": 2})))
-    cpu, rule = cpu_of(target), planning.ATTENTION
+    cpu, rule = cpu_of(target), planning.TEMPLATES["cpu.attention"]
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for title, (heads, tokens, depth, causal) in SHAPES.items():

@@ -80,8 +80,8 @@ def _plans(op: Any, cpu: Any) -> dict[str, Any]:
     from relaxc.schedules.cpu.common.tile_registers import MATRIX
     from relaxc.schedules.cpu.conv import blocked_plan, tiles_plan
 
-    of_tiles = [planning.planned(op, planning.TILES.name, point, cpu) for point in tiles_plan.points(op, cpu)]
-    found = {"tiles": planning.plan_conv2d(op, cpu)}
+    of_tiles = [planning.planned(op, "cpu.conv2d_tiles", point, cpu) for point in tiles_plan.points(op, cpu)]
+    found = {"tiles": planning.default(op, cpu)}
     first = found["tiles"].parameters
     for plan in sorted(of_tiles, key=lambda plan: plan.cycles):
         differing = [name for name, value in plan.parameters.items() if first.get(name) != value]
@@ -89,9 +89,9 @@ def _plans(op: Any, cpu: Any) -> dict[str, Any]:
             found.setdefault(f"{plan.parameters[MATRIX]}x{plan.parameters['vectors']}", plan)
         elif len(differing) == 1:
             found.setdefault(f"other {differing[0]}", plan)
-    found["vectors"] = planning.planned(op, planning.DIRECT.name, blocked_plan.default(op, cpu), cpu)
+    found["vectors"] = planning.planned(op, "cpu.conv2d_blocked", blocked_plan.default(op, cpu), cpu)
     if op.accumulate == "float32":
-        found["float32"] = planning.plan_conv2d(replace(op, operands=("float32", "float32")), cpu)
+        found["float32"] = planning.default(replace(op, operands=("float32", "float32")), cpu)
     return found
 
 

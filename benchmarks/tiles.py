@@ -46,7 +46,7 @@ def build(folder: Path) -> None:
 
     pipeline.register()
     target = target_of_two_cores()
-    cpu, rule = cpu_of(target), planning.MATMUL
+    cpu, rule = cpu_of(target), planning.TEMPLATES["cpu.matmul_packed"]
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for operands in OPERANDS:
@@ -54,7 +54,7 @@ def build(folder: Path) -> None:
         for m, k, n in SHAPES:
             op = Matmul(m=m, n=n, k=k, operands=operands, accumulate=total, out=total)
             vectors = planning.planned(op, rule.name, packed_plan.default(op, cpu), cpu)
-            for way, plan in (("tiles", planning.plan_matmul(op, cpu)), ("vectors", vectors)):
+            for way, plan in (("tiles", planning.default(op, cpu)), ("vectors", vectors)):
                 a = te.placeholder((m, k), operands[0], "a")
                 b = te.placeholder(planning.packed_shape(plan, (k, n)), operands[1], "b")
                 func = rule.emit(

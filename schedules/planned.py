@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
 
 from relaxc.schedules.hardware import Cpu, cpu_of
 from relaxc.schedules.ir.types import PrimFunc, Target
@@ -13,15 +15,19 @@ from relaxc.schedules.template import Declined, Distinct, Free, Parameters, Poin
 
 __all__ = ["Planned", "searched", "space_of"]
 
+Array = np.ndarray[Any, Any]
+
 Op = TypeVar("Op", bound=Operator)
 
 
 class Planned(Generic[Op]):
-    """A rule for PrimFuncs with a plan of its own, of operators that are `computes`.
+    """A rule for PrimFuncs with a plan of its own, of operators that are `computes`: all that is particular to it.
 
-    `refusal` alone says what a point is; `space` are the points that are worth a trial, over all layouts. `layout`
-    names the parameters that the operands were laid out by: for a PrimFunc they cannot change any more. `dtypes` are
-    those of the operands and of the sums that it computes.
+    `refusal` alone says what a point is; `default` is the untuned one, and `space` are those that are worth a trial,
+    over all layouts, each with its `estimate`. `compute` and `pack` make the kernel and its weights as a plan lays them
+    out, and `emit` schedules it. `layout` names the parameters that the operands are laid out by: for a PrimFunc they
+    cannot change any more. `dtypes` are those of the operands and of the sums that it computes; `kernel` is what its
+    kernels are called.
     """
 
     name: str
@@ -29,6 +35,14 @@ class Planned(Generic[Op]):
     layout: tuple[str, ...]
     computes: type[Op]
     dtypes: tuple[tuple[str, ...], ...]
+    kernel: str
+
+    repacks: ClassVar[bool] = False
+    """Whether the weights of its operator may be packed in other ways, by this template or another."""
+    enlarges: ClassVar[bool] = False
+    """Whether its packed weights take more room than the model's."""
+    decides: ClassVar[bool] = False
+    """Whether its default is taken wherever there is one: it has compared itself with the others."""
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `relaxc.schedules.template.Rule`."""
@@ -60,6 +74,10 @@ class Planned(Generic[Op]):
         """Return why the parameters are no point of the operator's space, layout included; empty if they are one."""
         raise NotImplementedError
 
+    def default(self, operator: Op, cpu: Cpu) -> Mapping[str, int] | None:
+        """Return the untuned point; None where another template computes the operator, or does so faster."""
+        raise NotImplementedError
+
     def space(self, operator: Op, cpu: Cpu) -> Iterable[Mapping[str, int]]:
         """Return the points that are worth a trial; none where it does not compute the operator."""
         raise NotImplementedError
@@ -67,6 +85,23 @@ class Planned(Generic[Op]):
     def estimate(self, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """Return the cycles of a point."""
         raise NotImplementedError
+
+    def kernel_name(self, operator: Op) -> str:
+        """Return what its kernel for an operator is called."""
+        del operator
+        return self.kernel
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """Return the operator as a tensor expression of image or rows, packed weights, and a gate if there is one."""
+        raise NotImplementedError(f"{self.name} is for what a pass has put together")
+
+    def pack(self, plan: Plan, weight: Array) -> Array:
+        """Return the weights, `KN` or `OIHW`, as the plan has them laid out: a view where it can be."""
+        raise NotImplementedError(f"{self.name} has no weights")
+
+    def packed_shape(self, plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of weights of `shape` that `pack` has packed, of a template that `repacks`."""
+        raise NotImplementedError(f"{self.name} packs its weights in one way")
 
     def emit(self, func: PrimFunc, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """Return `func` scheduled."""

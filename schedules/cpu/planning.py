@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from relaxc.schedules.cpu.attention import attention_plan, word_plan
-from relaxc.schedules.cpu.attention.attention import TiledAttention
+from relaxc.schedules.cpu import RULES
 from relaxc.schedules.cpu.common.dot_product import instruction, steps_of
 from relaxc.schedules.cpu.common.tile_registers import instructions
-from relaxc.schedules.cpu.conv import (
-    blocked_compute,
-    blocked_plan,
-    depthwise_blocked,
-    depthwise_compute,
-    tiles_compute,
-    tiles_plan,
-    winograd_compute,
-    winograd_plan,
-)
+from relaxc.schedules.cpu.conv import blocked_plan
 from relaxc.schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
-from relaxc.schedules.cpu.conv.conv2d_tiles import Conv2dTiles
-from relaxc.schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
-from relaxc.schedules.cpu.conv.tiles_layout import Layout
-from relaxc.schedules.cpu.conv.winograd import Winograd
-from relaxc.schedules.cpu.gemm import blocks_compute, matmul_blocks, matrix_plan, packed_compute, packed_plan
+from relaxc.schedules.cpu.gemm import blocks_compute
 from relaxc.schedules.cpu.gemm.matmul_blocks import MatmulBlocks
 from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
-from relaxc.schedules.cpu.pooling import pool_compute, pooling, pooling_image
 from relaxc.schedules.cpu.pooling.pooling import Pooling
-from relaxc.schedules.cpu.pooling.pooling_image import PoolingImage
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir.dtypes import is_float
-from relaxc.schedules.operators import Attention, BlockMatmul, Conv2d, Depthwise2d, Matmul, Operator, Pool2d
+from relaxc.schedules.operators import BlockMatmul, Conv2d, Operator
 from relaxc.schedules.plan import DEFAULT, Plan
 from relaxc.schedules.planned import Planned
 
@@ -61,9 +44,6 @@ __all__ = [
     "pack",
     "pack_blocks",
     "packed_shape",
-    "plan_attention",
-    "plan_conv2d",
-    "plan_matmul",
     "planned",
     "pool2d_dtypes",
     "refusal",
@@ -75,10 +55,8 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-MATMUL, BLOCKS, DIRECT, WINOGRAD, TILES = MatmulPacked(), MatmulBlocks(), Conv2dBlocked(), Winograd(), Conv2dTiles()
-DEPTHWISE, WINDOWS, IMAGE, ATTENTION = DepthwiseBlocked(), Pooling(), PoolingImage(), TiledAttention()
-_ALL: tuple[Planned[Any], ...] = (MATMUL, BLOCKS, DIRECT, TILES, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE, ATTENTION)
-TEMPLATES = {rule.name: rule for rule in _ALL}
+TEMPLATES: dict[str, Planned[Any]] = {rule.name: rule for rule in RULES if isinstance(rule, Planned)}
+"""The registered templates that follow plans, by name; of equal estimates the first is chosen."""
 
 MOST_POINTS, MOST_OF_LAYOUT = 128, 8
 """Points of one algorithm in a space, and of one layout in that: those of the least estimates."""
@@ -95,54 +73,18 @@ class Defaults:
         return default(operator, self.cpu)
 
 
-def plan_matmul(op: Matmul, cpu: Cpu) -> Plan:
-    """Return the default plan of a product with constant weights."""
-    plan = planned(op, MATMUL.name, packed_plan.default(op, cpu), cpu)
-    by_tiles = None if MATMUL.wrong_dtypes(op) else matrix_plan.default(op, cpu)
-    if by_tiles is None:
-        return plan
-    return min(plan, planned(op, MATMUL.name, by_tiles, cpu), key=lambda each: each.cycles)
-
-
-def plan_conv2d(op: Conv2d, cpu: Cpu, *, small_weights: bool = False) -> Plan:
-    """Return the default plan of a convolution: Winograd's where the estimates say that it is faster than direct.
-
-    With `small_weights` it is never one that `enlarges` them.
-    """
-    is_winograd = not small_weights and winograd_plan.is_winograd(op, cpu) and not WINOGRAD.wrong_dtypes(op)
-    faster = winograd_plan.default(op, cpu) if is_winograd else None
-    if faster is not None:
-        return planned(op, WINOGRAD.name, faster, cpu)
-    plan = planned(op, DIRECT.name, blocked_plan.default(op, cpu), cpu)
-    by_tiles = None if TILES.wrong_dtypes(op) else tiles_plan.default(op, cpu)
-    if by_tiles is None:
-        return plan
-    return min(plan, planned(op, TILES.name, by_tiles, cpu), key=lambda each: each.cycles)
-
-
-def plan_attention(op: Attention, cpu: Cpu) -> Plan:
-    """Return the default plan of attention: on pairs of 16 bits where the estimates say that it is faster."""
-    found = (attention_plan.default(op, cpu), word_plan.default(op, cpu))
-    plans = [planned(op, ATTENTION.name, each, cpu) for each in found if each is not None]
-    return min(plans, key=lambda plan: plan.cycles)
-
-
 def default(op: Operator, cpu: Cpu, *, small_weights: bool = False) -> Plan:
-    """Return the default plan of an operator; it does not depend on the epilogue, and does not name it."""
+    """Return the default plan of an operator; it does not depend on the epilogue, and does not name it.
+
+    It is that of the least estimate among the templates' defaults, but for a template that `decides` itself. With
+    `small_weights` it is never one that `enlarges` them.
+    """
     bare = op.bare()
-    if isinstance(bare, Matmul):
-        return plan_matmul(bare, cpu)
-    if isinstance(bare, BlockMatmul):
-        return planned(bare, BLOCKS.name, matmul_blocks.default(bare, cpu), cpu)
-    if isinstance(bare, Conv2d):
-        return plan_conv2d(bare, cpu, small_weights=small_weights)
-    if isinstance(bare, Depthwise2d):
-        return planned(bare, DEPTHWISE.name, depthwise_blocked.default(bare, cpu), cpu)
-    if isinstance(bare, Attention):
-        return plan_attention(bare, cpu)
-    if bare.whole:
-        return planned(bare, IMAGE.name, pooling_image.default(bare, cpu), cpu)
-    return planned(bare, WINDOWS.name, pooling.default(bare, cpu), cpu)
+    rules = [rule for rule in _computing(bare) if not (small_weights and rule.enlarges)]
+    found = [(rule, parameters) for rule in rules if (parameters := rule.default(bare, cpu)) is not None]
+    decided = [each for each in found if each[0].decides]
+    plans = [planned(bare, rule.name, parameters, cpu) for rule, parameters in decided or found]
+    return min(plans, key=lambda plan: plan.cycles)
 
 
 def planned(op: Operator, template_name: str, parameters: Mapping[str, int], cpu: Cpu, origin: str = DEFAULT) -> Plan:
@@ -168,8 +110,7 @@ def space(op: Operator, cpu: Cpu) -> list[Plan]:
 
     They are of every algorithm, and of each those layouts and points that the estimates put first.
     """
-    rules = [rule for rule in TEMPLATES.values() if isinstance(op, rule.computes)]
-    found = [planned(op, rule.name, parameters, cpu) for rule in rules for parameters in rule.space(op, cpu)]
+    found = [planned(op, rule.name, parameters, cpu) for rule in _computing(op) for parameters in rule.space(op, cpu)]
     first = planned(op, (plan := default(op, cpu)).template, plan.parameters, cpu)
     of_algorithm, of_layout = Counter([first.template]), Counter([layout_of(first)])
     chosen = [first]
@@ -183,41 +124,13 @@ def space(op: Operator, cpu: Cpu) -> list[Plan]:
 
 
 def computation(plan: Plan) -> Callable[..., Any]:
-    """Return the operator as a tensor expression of image or rows, packed weights, and a gate if there is one.
-
-    Not of attention: where its operands are, the pass that finds it knows.
-    """
-    if plan.template == MATMUL.name:
-        return packed_compute.computation(plan)
-    if plan.template == BLOCKS.name:
-        return blocks_compute.computation(plan)
-    computations: dict[str, Callable[..., Any]] = {
-        DIRECT.name: blocked_compute.conv2d,
-        TILES.name: tiles_compute.conv2d,
-        WINOGRAD.name: winograd_compute.conv2d,
-        DEPTHWISE.name: depthwise_compute.depthwise_conv2d,
-        WINDOWS.name: pool_compute.pool_windows,
-        IMAGE.name: pool_compute.pool_image,
-    }
-    return partial(computations[plan.template], plan=plan)
+    """Return the operator as a tensor expression, as its template computes it by the plan; not of attention."""
+    return TEMPLATES[plan.template].compute(plan)
 
 
 def kernel_name(plan: Plan) -> str:
     """Return what the kernel of a plan is called."""
-    op = plan.operator
-    if isinstance(op, Pool2d):
-        return f"{op.reduce}_image" if op.whole else f"{op.reduce}_pool2d"
-    if isinstance(op, Depthwise2d):
-        return "depthwise_conv2d_nhwc" if op.channels_last else "depthwise_conv2d"
-    names = {
-        MATMUL.name: "matmul",
-        BLOCKS.name: "block_matmul",
-        DIRECT.name: "conv2d",
-        TILES.name: "conv2d",
-        WINOGRAD.name: "winograd_conv2d",
-        ATTENTION.name: "attention",
-    }
-    return names[plan.template]
+    return TEMPLATES[plan.template].kernel_name(plan.operator)
 
 
 def is_blockable(op: Conv2d, cpu: Cpu) -> bool:
@@ -227,12 +140,12 @@ def is_blockable(op: Conv2d, cpu: Cpu) -> bool:
 
 def enlarges(template_name: str) -> bool:
     """Return whether a template's weights take more room than the model's: Winograd's do, by 16 or 36 ninths."""
-    return template_name == WINOGRAD.name
+    return TEMPLATES[template_name].enlarges
 
 
 def has_layouts(plan: Plan) -> bool:
     """Return whether its operator has weights that other plans pack in other ways."""
-    return isinstance(plan.operator, Matmul | Conv2d)
+    return TEMPLATES[plan.template].repacks
 
 
 def layout_of(plan: Plan) -> Plan:
@@ -249,18 +162,7 @@ def taken_at_once(plan: Plan) -> int:
 
 def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of weights of `shape` that `pack` has packed, of an operator that `has_layouts`."""
-    op, parameters = plan.operator, plan.parameters
-    if isinstance(op, Matmul):
-        width = parameters["vectors"] * parameters["block"]
-        dot = steps_of(parameters)
-        return -(-op.n // width), op.k // dot, width, *([dot] if dot > 1 else [])
-    lanes = parameters["block"]
-    blocks, depth = -(-shape[0] // lanes), -(-shape[1] // lanes)
-    if plan.template == WINOGRAD.name:
-        points, vectors = parameters["size"] + 2, parameters["vectors"]
-        return blocks // vectors, points, points, depth * lanes, vectors * lanes
-    in_lanes, dot = _in_lanes(plan), steps_of(parameters)
-    return blocks, -(-shape[1] // in_lanes), *shape[2:], in_lanes // dot, lanes, *([dot] if dot > 1 else [])
+    return TEMPLATES[plan.template].packed_shape(plan, shape)
 
 
 def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
@@ -268,23 +170,23 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
 
     Its result may be what is summed, or floats of the operands' type; bytes of a sum of bytes would have wrapped.
     """
-    return _dtypes(MATMUL, left, right, out)
+    return _dtypes(MatmulPacked, left, right, out)
 
 
 def conv2d_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
     """Return the dtypes of a convolution as `matmul_dtypes` does those of a product."""
-    return _dtypes(DIRECT, left, right, out)
+    return _dtypes(Conv2dBlocked, left, right, out)
 
 
 def pool2d_dtypes(dtype: str, reduce: str) -> dict[str, Any] | None:
     """Return the dtypes of a pool as `Pool2d` names them: float32, and narrow ones of which the maximum is taken."""
-    accumulate = next((each[1] for each in WINDOWS.dtypes if each[0] == dtype), None)
+    accumulate = next((each[1] for each in Pooling.dtypes if each[0] == dtype), None)
     if accumulate is None or not (accumulate == dtype or reduce == "max"):
         return None
     return {"operands": (dtype,), "accumulate": accumulate, "out": dtype}
 
 
-def _dtypes(rule: Planned[Any], left: str, right: str, out: str) -> dict[str, Any] | None:
+def _dtypes(rule: type[Planned[Any]], left: str, right: str, out: str) -> dict[str, Any] | None:
     accumulate = next((each[2] for each in rule.dtypes if each[:2] == (left, right)), None)
     if accumulate is None or (out != accumulate and not (is_float(out) and out == left)):
         return None
@@ -316,24 +218,17 @@ def multiplies_faster(cpu: Cpu, operands: tuple[str, str], depth: int, than: str
     return dot.rate > cpu.dot(than).rate
 
 
-def _in_lanes(plan: Plan) -> int:
-    """Channels of the image in the innermost axis of the weights: those that an instruction takes where it has few."""
-    if plan.template == TILES.name:
-        return Layout.of(plan.operator, plan.parameters).depth  # type: ignore[arg-type]  # it is of a Conv2d
-    is_plain = isinstance(plan.operator, Conv2d) and plan.operator.plain
-    return steps_of(plan.parameters) if is_plain else plan.parameters["block"]
-
-
 def convolves_bytes(cpu: Cpu) -> bool:
     """Return whether convolutions of bytes take fewer cycles than those of floats."""
-    (floats, *_), *others = DIRECT.dtypes
+    (floats, *_), *others = Conv2dBlocked.dtypes
     of_bytes = [each for each in others if not is_float(each[2])]
     return any(multiplies_faster(cpu, (left, right), cpu.lanes(total), floats) for left, right, total in of_bytes)
 
 
 def takes_blocks(op: BlockMatmul, cpu: Cpu) -> bool:
     """Return whether there is a template for a product with weights in blocks: one of few rows and whole words."""
-    return not BLOCKS.refusal(op, matmul_blocks.default(op, cpu), cpu)
+    rule = MatmulBlocks()
+    return not rule.refusal(op, rule.default(op, cpu), cpu)
 
 
 def pack_blocks(plan: Plan, codes: Array, scales: Array, zeros: Array | None) -> tuple[Array, ...]:
@@ -348,11 +243,9 @@ def pack(plan: Plan, weight: Array) -> Array:
 
 def arranged(plan: Plan, weight: Array) -> Array:
     """Return what `pack` does, of any strides: a view of `weight` where it can be, which who copies it packs."""
-    op, parameters, lanes = plan.operator, plan.parameters, plan.parameters["block"]
-    if isinstance(op, Matmul):
-        return packed_compute.pack(weight, parameters["vectors"] * lanes, steps_of(parameters))
-    if isinstance(op, Depthwise2d):
-        return depthwise_compute.pack_weight(weight, lanes)
-    if plan.template == WINOGRAD.name:
-        return winograd_compute.transform_weight(weight, parameters["size"], lanes, parameters["vectors"])
-    return blocked_compute.pack_weight(weight, _in_lanes(plan), lanes, steps_of(parameters))
+    return TEMPLATES[plan.template].pack(plan, weight)
+
+
+def _computing(op: Operator) -> Iterator[Planned[Any]]:
+    """The templates for operators of this kind."""
+    return (rule for rule in TEMPLATES.values() if isinstance(op, rule.computes))

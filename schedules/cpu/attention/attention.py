@@ -40,6 +40,7 @@ class TiledAttention(Planned[Attention]):
     version = 1
     layout = ()
     computes = Attention
+    kernel = "attention"
 
     def refusal(self, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
@@ -48,6 +49,12 @@ class TiledAttention(Planned[Attention]):
         if word_plan.is_of_words(parameters):
             return word_plan.refusal(operator, parameters, cpu)
         return attention_plan.refusal(operator, parameters, cpu)
+
+    def default(self, operator: Attention, cpu: Cpu) -> Mapping[str, int]:
+        """See `Planned`: on pairs of 16 bits where the estimates say that it is faster."""
+        found = (attention_plan.default(operator, cpu), word_plan.default(operator, cpu))
+        points = [point for point in found if point is not None]
+        return min(points, key=lambda point: self.estimate(operator, point, cpu))
 
     def space(self, operator: Attention, cpu: Cpu) -> Iterator[dict[str, int]]:
         """See `Planned`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from relaxc.schedules.ir.types import Expr
 from relaxc.schedules.operators import Conv2d
 from relaxc.schedules.plan import PLAN, Plan
 
-__all__ = ["conv2d", "fill", "pack_channels", "pack_weight", "pad", "unpack_channels"]
+__all__ = ["conv2d", "fill", "pack_channels", "pack_weight", "packed_shape", "pad", "unpack_channels"]
 
 Array = np.ndarray[Any, Any]
 
@@ -36,6 +37,13 @@ def pack_weight(weight: Array, in_lanes: int, lanes: int, dot: int = 1) -> Array
         parts = blocks.reshape(*blocks.shape[:3], in_lanes // dot, dot, h, w)
         return parts.transpose(0, 2, 5, 6, 3, 1, 4)
     return blocks.transpose(0, 2, 4, 5, 3, 1)
+
+
+def packed_shape(shape: Sequence[int], in_lanes: int, lanes: int, dot: int = 1) -> tuple[int, ...]:
+    """Return the shape of weights of `shape` that `pack_weight` has packed."""
+    filters, channels, *taps = shape
+    interleaved = [dot] if dot > 1 else []
+    return -(-filters // lanes), -(-channels // in_lanes), *taps, in_lanes // dot, lanes, *interleaved
 
 
 def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:

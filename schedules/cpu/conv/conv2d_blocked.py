@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from tvm import s_tir
 
-from relaxc.schedules.cpu.common.dot_product import STEPS, tensorize
+from relaxc.schedules.cpu.common.dot_product import STEPS, steps_of, tensorize
 from relaxc.schedules.cpu.common.register_tile import LOOPED, blocks_around
-from relaxc.schedules.cpu.conv import blocked_plan
+from relaxc.schedules.cpu.conv import blocked_compute, blocked_plan
 from relaxc.schedules.cpu.conv.blocked_plan import Layout
 from relaxc.schedules.dots import Dot
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import moves, tir
 from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from relaxc.schedules.operators import Conv2d
-from relaxc.schedules.planned import Planned
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.planned import Array, Planned
 from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["Conv2dBlocked"]
@@ -51,10 +54,16 @@ class Conv2dBlocked(Planned[Conv2d]):
         ("uint8", "int8", "int32"),
         ("int8", "int8", "int32"),
     )
+    kernel = "conv2d"
+    repacks = True
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         return self.wrong_dtypes(operator) or blocked_plan.refusal(operator, parameters, cpu)
+
+    def default(self, operator: Conv2d, cpu: Cpu) -> Mapping[str, int]:
+        """See `Planned`."""
+        return blocked_plan.default(operator, cpu)
 
     def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
@@ -63,6 +72,19 @@ class Conv2dBlocked(Planned[Conv2d]):
     def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""
         return blocked_plan.estimate(operator, parameters, cpu)
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return partial(blocked_compute.conv2d, plan=plan)
+
+    def pack(self, plan: Plan, weight: Array) -> Array:
+        """See `Planned`."""
+        parameters = plan.parameters
+        return blocked_compute.pack_weight(weight, _in_lanes(plan), parameters["block"], steps_of(parameters))
+
+    def packed_shape(self, plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+        """See `Planned`."""
+        return blocked_compute.packed_shape(shape, _in_lanes(plan), plan.parameters["block"], steps_of(plan.parameters))
 
     def emit(self, func: PrimFunc, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
@@ -76,6 +98,12 @@ class Conv2dBlocked(Planned[Conv2d]):
         if layout.dot > 1 and dot is None:
             return Declined("the target has no instruction for its plan")
         return _schedule(func, layout, parameters, dot)
+
+
+def _in_lanes(plan: Plan) -> int:
+    """Channels of the image in the innermost axis of the weights: those that an instruction takes where it has few."""
+    is_plain = isinstance(plan.operator, Conv2d) and plan.operator.plain
+    return steps_of(plan.parameters) if is_plain else plan.parameters["block"]
 
 
 def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None) -> PrimFunc:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from tvm import s_tir
 
 from relaxc.schedules.cpu.common import tile_registers
+from relaxc.schedules.cpu.common.dot_product import steps_of
 from relaxc.schedules.cpu.common.register_tile import blocks_around
-from relaxc.schedules.cpu.conv import tiles_plan
+from relaxc.schedules.cpu.conv import blocked_compute, tiles_compute, tiles_plan
 from relaxc.schedules.cpu.conv.tiles_compute import REGROUPED
 from relaxc.schedules.cpu.conv.tiles_layout import Layout
 from relaxc.schedules.cpu.conv.tiles_nest import by_tiles
@@ -18,7 +21,8 @@ from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.ir.work import work_of, worth_parallel
 from relaxc.schedules.operators import Conv2d
-from relaxc.schedules.planned import Planned
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.planned import Array, Planned
 from relaxc.schedules.template import Declined
 
 __all__ = ["Conv2dTiles"]
@@ -49,10 +53,16 @@ class Conv2dTiles(Planned[Conv2d]):
     layout = ("block", "dot")
     computes = Conv2d
     dtypes = tuple((*pair, accumulator_of(pair[1])) for pair in tile_registers.dtypes)
+    kernel = "conv2d"
+    repacks = True
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         return self.wrong_dtypes(operator) or tiles_plan.refusal(operator, parameters, cpu)
+
+    def default(self, operator: Conv2d, cpu: Cpu) -> Mapping[str, int] | None:
+        """See `Planned`."""
+        return None if self.wrong_dtypes(operator) else tiles_plan.default(operator, cpu)
 
     def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
@@ -61,6 +71,19 @@ class Conv2dTiles(Planned[Conv2d]):
     def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""
         return tiles_plan.estimate(operator, parameters, cpu)
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return partial(tiles_compute.conv2d, plan=plan)
+
+    def pack(self, plan: Plan, weight: Array) -> Array:
+        """See `Planned`."""
+        lanes, dot = plan.parameters["block"], steps_of(plan.parameters)
+        return blocked_compute.pack_weight(weight, _depth(plan), lanes, dot)
+
+    def packed_shape(self, plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+        """See `Planned`."""
+        return blocked_compute.packed_shape(shape, _depth(plan), plan.parameters["block"], steps_of(plan.parameters))
 
     def emit(self, func: PrimFunc, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
@@ -80,3 +103,8 @@ class Conv2dTiles(Planned[Conv2d]):
         tasks = Tasks.of(Layout.of(operator, parameters), parameters)
         parallel = worth_parallel(work_of(func).known_flops)
         return by_tiles(sch.mod["main"], BLOCK, last, tasks, dot, parallel=parallel)
+
+
+def _depth(plan: Plan) -> int:
+    """Channels of the image in the innermost axis of the weights."""
+    return Layout.of(plan.operator, plan.parameters).depth  # type: ignore[arg-type]  # it is of a Conv2d

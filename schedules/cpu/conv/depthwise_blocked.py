@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from relaxc.schedules.cpu.common import window_blocked, window_plan
 from relaxc.schedules.cpu.common.window_plan import Window
+from relaxc.schedules.cpu.conv import depthwise_compute
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.operators import Depthwise2d
-from relaxc.schedules.planned import Planned
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.planned import Array, Planned
 from relaxc.schedules.template import Declined
 
-__all__ = ["DepthwiseBlocked", "default"]
+__all__ = ["DepthwiseBlocked"]
 
 BLOCK = "depthwise_conv2d"
 
@@ -39,10 +43,15 @@ class DepthwiseBlocked(Planned[Depthwise2d]):
     layout = ("block",)
     computes = Depthwise2d
     dtypes = tuple((data, "float32", "float32") for data in ("float32", "bfloat16", "uint8", "int8"))
+    kernel = "depthwise_conv2d"
 
     def refusal(self, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         return self.wrong_dtypes(operator) or window_plan.refusal(_window(operator, cpu), parameters, cpu)
+
+    def default(self, operator: Depthwise2d, cpu: Cpu) -> Mapping[str, int]:
+        """See `Planned`."""
+        return window_plan.default(_window(operator, cpu), cpu)
 
     def space(self, operator: Depthwise2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
@@ -52,17 +61,24 @@ class DepthwiseBlocked(Planned[Depthwise2d]):
         """See `Planned`."""
         return window_plan.estimate(_window(operator, cpu), parameters, cpu)
 
+    def kernel_name(self, operator: Depthwise2d) -> str:
+        """See `Planned`."""
+        return f"{self.kernel}_nhwc" if operator.channels_last else self.kernel
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return partial(depthwise_compute.depthwise_conv2d, plan=plan)
+
+    def pack(self, plan: Plan, weight: Array) -> Array:
+        """See `Planned`."""
+        return depthwise_compute.pack_weight(weight, plan.parameters["block"])
+
     def emit(
         self, func: PrimFunc, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu
     ) -> PrimFunc | Declined:
         """See `Planned`."""
         window = _window(operator, cpu)
         return window_blocked.unfit(func, window) or window_blocked.schedule(func, window, parameters, cpu)
-
-
-def default(op: Depthwise2d, cpu: Cpu) -> dict[str, int]:
-    """Return the parameters that the hardware row gives."""
-    return window_plan.default(_window(op, cpu), cpu)
 
 
 def _window(op: Depthwise2d, cpu: Cpu) -> Window:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from relaxc.schedules.cpu.common.register_tile import blocks_around, divisors, unrolled_steps
-from relaxc.schedules.cpu.conv import winograd_plan
+from relaxc.schedules.cpu.conv import winograd_compute, winograd_plan
 from relaxc.schedules.cpu.conv.winograd_plan import Problem
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import moves
@@ -14,7 +16,8 @@ from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from relaxc.schedules.ir.unchecked import unchecked_schedule
 from relaxc.schedules.ir.work import is_expensive, work_of, worth_parallel
 from relaxc.schedules.operators import Conv2d
-from relaxc.schedules.planned import Planned
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.planned import Array, Planned
 from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["Winograd"]
@@ -57,10 +60,17 @@ class Winograd(Planned[Conv2d]):
     layout = ("block", "size", "vectors", "padded")
     computes = Conv2d
     dtypes = (("float32", "float32", "float32"),)
+    kernel = "winograd_conv2d"
+    repacks = enlarges = decides = True
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         return self.wrong_dtypes(operator) or winograd_plan.refusal(operator, parameters, cpu)
+
+    def default(self, operator: Conv2d, cpu: Cpu) -> Mapping[str, int] | None:
+        """See `Planned`: none where the direct method is estimated to be faster."""
+        takes = winograd_plan.is_winograd(operator, cpu) and not self.wrong_dtypes(operator)
+        return winograd_plan.default(operator, cpu) if takes else None
 
     def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
@@ -69,6 +79,21 @@ class Winograd(Planned[Conv2d]):
     def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""
         return winograd_plan.estimate(operator, parameters, cpu)
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return partial(winograd_compute.conv2d, plan=plan)
+
+    def pack(self, plan: Plan, weight: Array) -> Array:
+        """See `Planned`: the weights are transformed too."""
+        size, lanes, vectors = (plan.parameters[name] for name in ("size", "block", "vectors"))
+        return winograd_compute.transform_weight(weight, size, lanes, vectors)
+
+    def packed_shape(self, plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+        """See `Planned`."""
+        points, lanes, vectors = plan.parameters["size"] + 2, plan.parameters["block"], plan.parameters["vectors"]
+        panels, depth = -(-shape[0] // lanes) // vectors, -(-shape[1] // lanes)
+        return panels, points, points, depth * lanes, vectors * lanes
 
     def emit(self, func: PrimFunc, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""

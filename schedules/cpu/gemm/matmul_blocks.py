@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import gcd
+from typing import Any
 
 from tvm import s_tir
 
 from relaxc.schedules.cpu.common.code_dot import tensorize_codes
 from relaxc.schedules.cpu.common.dot_product import STEPS, instruction, steps_of
 from relaxc.schedules.cpu.common.register_tile import fits, flatten_rows
+from relaxc.schedules.cpu.gemm import blocks_compute
 from relaxc.schedules.cpu.gemm.digits_compute import BYTES, DIGITS, PREPARED, WORD
 from relaxc.schedules.dots import Dot
 from relaxc.schedules.hardware import Cpu
@@ -18,10 +20,11 @@ from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import LoopRV, PrimFunc, SBlock, TirSchedule
 from relaxc.schedules.ir.work import work_of, worth_parallel
 from relaxc.schedules.operators import BlockMatmul
+from relaxc.schedules.plan import Plan
 from relaxc.schedules.planned import Planned
 from relaxc.schedules.template import Declined, Parameters
 
-__all__ = ["MOST_ROWS", "MatmulBlocks", "default"]
+__all__ = ["MOST_ROWS", "MatmulBlocks"]
 
 PARTIAL, BLOCK = "partial", "matmul"
 
@@ -78,6 +81,7 @@ class MatmulBlocks(Planned[BlockMatmul]):
     layout = ("block", "vectors", STEPS)
     computes = BlockMatmul
     dtypes = (("float32", "int32", "float32"),)
+    kernel = "block_matmul"
 
     def refusal(self, operator: BlockMatmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
@@ -97,6 +101,19 @@ class MatmulBlocks(Planned[BlockMatmul]):
         }
         return next((reason for reason, is_so in wrongs.items() if is_so), "")
 
+    def default(self, operator: BlockMatmul, cpu: Cpu) -> dict[str, int]:
+        """See `Planned`: sums that hide the latency, panels for every core.
+
+        An instruction for bytes has fewer to issue than multiply-adds for any number of rows, where its sums fit.
+        """
+        dot = _dot(operator, cpu)
+        steps = {STEPS: dot.k} if dot is not None and fits(operator.m * DIGITS, 1, cpu) else {}
+        fitting = max(1, (cpu.vector_registers - 1) // (_sums(operator, steps) + 1) // (1 if steps else 2))
+        spread = operator.n // (cpu.lanes(operator.sum_bits) * cpu.cores * _PANELS_PER_CORE)
+        unroll = next(steps for steps in (2, 1) if _words(operator) % steps == 0)
+        vectors = max(1, min(_MOST_VECTORS, fitting, spread))
+        return {"block": cpu.lanes(operator.sum_bits), "vectors": vectors, "unroll": unroll, **steps}
+
     def space(self, operator: BlockMatmul, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
         dot = _dot(operator, cpu)
@@ -115,6 +132,10 @@ class MatmulBlocks(Planned[BlockMatmul]):
         compute = -(-panels // cpu.cores) * words * _word_cycles(operator, parameters, cpu)
         size = panels * width * (words + operator.k // operator.block)
         return max(compute, size * operator.sum_bytes / cpu.cores / cpu.memory_bytes_per_cycle)
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return blocks_compute.computation(plan)
 
     def emit(
         self, func: PrimFunc, operator: BlockMatmul, parameters: Mapping[str, int], cpu: Cpu
@@ -240,17 +261,3 @@ def _in_registers(sch: TirSchedule, loops: Sequence[LoopRV], lane: LoopRV) -> No
     for loop in loops:
         sch.unroll(loop)
     sch.vectorize(lane)
-
-
-def default(op: BlockMatmul, cpu: Cpu) -> dict[str, int]:
-    """Return the parameters that the hardware row gives: sums that hide the latency, panels for every core.
-
-    An instruction for bytes has fewer to issue than multiply-adds for any number of rows, where its sums fit.
-    """
-    dot = _dot(op, cpu)
-    steps = {STEPS: dot.k} if dot is not None and fits(op.m * DIGITS, 1, cpu) else {}
-    fitting = max(1, (cpu.vector_registers - 1) // (_sums(op, steps) + 1) // (1 if steps else 2))
-    spread = op.n // (cpu.lanes(op.sum_bits) * cpu.cores * _PANELS_PER_CORE)
-    unroll = next(steps for steps in (2, 1) if _words(op) % steps == 0)
-    vectors = max(1, min(_MOST_VECTORS, fitting, spread))
-    return {"block": cpu.lanes(op.sum_bits), "vectors": vectors, "unroll": unroll, **steps}

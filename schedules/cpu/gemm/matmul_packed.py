@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import gcd
+from typing import Any
 
 from tvm import s_tir
 
-from relaxc.schedules.cpu.common.dot_product import STEPS, tensorize
+from relaxc.schedules.cpu.common.dot_product import STEPS, steps_of, tensorize
 from relaxc.schedules.cpu.common.register_tile import blocks_around, flatten_rows
 from relaxc.schedules.cpu.common.tile_registers import MATRIX
-from relaxc.schedules.cpu.gemm import matrix_plan, packed_plan
+from relaxc.schedules.cpu.gemm import matrix_plan, packed_compute, packed_plan
 from relaxc.schedules.cpu.gemm.matrix_nest import by_registers
 from relaxc.schedules.cpu.gemm.packed_plan import Layout
 from relaxc.schedules.hardware import Cpu
@@ -19,7 +20,8 @@ from relaxc.schedules.ir import moves, tir
 from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from relaxc.schedules.ir.work import work_of, worth_parallel
 from relaxc.schedules.operators import Matmul
-from relaxc.schedules.planned import Planned
+from relaxc.schedules.plan import Plan
+from relaxc.schedules.planned import Array, Planned
 from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["MatmulPacked"]
@@ -65,11 +67,19 @@ class MatmulPacked(Planned[Matmul]):
         ("int8", "int8", "int32"),
         ("uint8", "int8", "int32"),
     )
+    kernel = "matmul"
+    repacks = True
 
     def refusal(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         plan = matrix_plan if MATRIX in parameters else packed_plan
         return self.wrong_dtypes(operator) or plan.refusal(operator, parameters, cpu)
+
+    def default(self, operator: Matmul, cpu: Cpu) -> Mapping[str, int]:
+        """See `Planned`: the better of the points by vectors and by tile registers."""
+        by_tiles = None if self.wrong_dtypes(operator) else matrix_plan.default(operator, cpu)
+        points = [packed_plan.default(operator, cpu), *([] if by_tiles is None else [by_tiles])]
+        return min(points, key=lambda point: self.estimate(operator, point, cpu))
 
     def space(self, operator: Matmul, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
@@ -82,6 +92,19 @@ class MatmulPacked(Planned[Matmul]):
         if MATRIX in parameters:
             return matrix_plan.estimate(operator, parameters, cpu)
         return packed_plan.estimate(operator, parameters, cpu)
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return packed_compute.computation(plan)
+
+    def pack(self, plan: Plan, weight: Array) -> Array:
+        """See `Planned`."""
+        return packed_compute.pack(weight, _width(plan.parameters), steps_of(plan.parameters))
+
+    def packed_shape(self, plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+        """See `Planned`."""
+        (depth, columns), width, dot = shape, _width(plan.parameters), steps_of(plan.parameters)
+        return -(-columns // width), depth // dot, width, *([dot] if dot > 1 else [])
 
     def emit(self, func: PrimFunc, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
@@ -98,6 +121,11 @@ class MatmulPacked(Planned[Matmul]):
         if layout.dot > 1 and dot is None:
             return Declined("the target has no instruction for its plan")
         return _schedule(func, layout, cpu, parameters)
+
+
+def _width(parameters: Parameters) -> int:
+    """Columns of a panel."""
+    return parameters["vectors"] * parameters["block"]
 
 
 def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> PrimFunc:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from relaxc.schedules.cpu.common import window_blocked, window_plan
 from relaxc.schedules.cpu.common.window_plan import Window
+from relaxc.schedules.cpu.pooling import pool_compute
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.operators import Pool2d
+from relaxc.schedules.plan import Plan
 from relaxc.schedules.planned import Planned
 from relaxc.schedules.template import Declined
 
-__all__ = ["Pooling", "default"]
+__all__ = ["Pooling"]
 
 BLOCK = "pool2d"
 
@@ -29,12 +33,17 @@ class Pooling(Planned[Pool2d]):
     layout = ("block",)
     computes = Pool2d
     dtypes = (("float32", "float32"), ("bfloat16", "float32"), ("uint8", "int32"), ("int8", "int32"))
+    kernel = "pool2d"
 
     def refusal(self, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         if operator.whole:
             return "it is over the whole image"
         return self.wrong_dtypes(operator) or window_plan.refusal(_window(operator, cpu), parameters, cpu)
+
+    def default(self, operator: Pool2d, cpu: Cpu) -> Mapping[str, int] | None:
+        """See `Planned`."""
+        return None if operator.whole else window_plan.default(_window(operator, cpu), cpu)
 
     def space(self, operator: Pool2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
@@ -44,15 +53,18 @@ class Pooling(Planned[Pool2d]):
         """See `Planned`."""
         return window_plan.estimate(_window(operator, cpu), parameters, cpu)
 
+    def kernel_name(self, operator: Pool2d) -> str:
+        """See `Planned`."""
+        return f"{operator.reduce}_{self.kernel}"
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return partial(pool_compute.pool_windows, plan=plan)
+
     def emit(self, func: PrimFunc, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         window = _window(operator, cpu)
         return window_blocked.unfit(func, window) or window_blocked.schedule(func, window, parameters, cpu)
-
-
-def default(op: Pool2d, cpu: Cpu) -> dict[str, int]:
-    """Return the parameters that the hardware row gives."""
-    return window_plan.default(_window(op, cpu), cpu)
 
 
 def _window(op: Pool2d, cpu: Cpu) -> Window:

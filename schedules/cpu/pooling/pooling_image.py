@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 from tvm import s_tir
 
 from relaxc.schedules.cpu.common.register_tile import divisors
+from relaxc.schedules.cpu.pooling import pool_compute
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import moves
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from relaxc.schedules.ir.work import work_of
 from relaxc.schedules.operators import Pool2d
+from relaxc.schedules.plan import Plan
 from relaxc.schedules.planned import Planned
 from relaxc.schedules.template import Declined
 
-__all__ = ["PoolingImage", "default"]
+__all__ = ["PoolingImage"]
 
 PARAMETERS = ("block", "strips", "rows")
 ROWS, STRIPS, IMAGE = "pool_rows", "pool_strips", "pool_image"
@@ -40,6 +44,7 @@ class PoolingImage(Planned[Pool2d]):
     layout = ("block", "strips")
     computes = Pool2d
     dtypes = (("float32", "float32"),)
+    kernel = "image"
 
     def refusal(self, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
@@ -56,9 +61,13 @@ class PoolingImage(Planned[Pool2d]):
         }
         return next((reason for reason, is_so in wrong.items() if is_so), "")
 
+    def default(self, operator: Pool2d, cpu: Cpu) -> Mapping[str, int] | None:
+        """See `Planned`."""
+        return _default(operator, cpu) if operator.whole else None
+
     def space(self, operator: Pool2d, cpu: Cpu) -> Iterator[dict[str, int]]:
         """See `Planned`."""
-        first = default(operator, cpu)
+        first = _default(operator, cpu)
         for strips in sorted({1, first["strips"]}) if operator.whole and not self.wrong_dtypes(operator) else ():
             for rows in divisors(operator.height // strips, cpu.vector_registers - 2):
                 yield {**first, "strips": strips, "rows": rows}
@@ -70,6 +79,14 @@ class PoolingImage(Planned[Pool2d]):
         step = max(rows / cpu.loads_per_cycle, cpu.fma_latency)
         return -(-tasks // cpu.cores) * (operator.height // strips // rows) * (operator.width * step + rows)
 
+    def kernel_name(self, operator: Pool2d) -> str:
+        """See `Planned`."""
+        return f"{operator.reduce}_{self.kernel}"
+
+    def compute(self, plan: Plan) -> Callable[..., Any]:
+        """See `Planned`."""
+        return partial(pool_compute.pool_image, plan=plan)
+
     def emit(self, func: PrimFunc, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         del operator
@@ -79,8 +96,8 @@ class PoolingImage(Planned[Pool2d]):
         return _image(func, names[3], parameters, cpu)
 
 
-def default(op: Pool2d, cpu: Cpu) -> dict[str, int]:
-    """Return a strip a core where rows can be divided among them, and rows that hide the latency of an addition."""
+def _default(op: Pool2d, cpu: Cpu) -> dict[str, int]:
+    """A strip a core where rows can be divided among them, and rows that hide the latency of an addition."""
     divided = op.height % cpu.cores == 0 and (op.batch or 1) == 1
     strips = cpu.cores if divided else 1
     rows = divisors(op.height // strips, cpu.fma_in_flight)[-1]

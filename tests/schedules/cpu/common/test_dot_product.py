@@ -102,7 +102,7 @@ def product(
     """The PrimFunc of a product by its default plan."""
     total = "float32" if is_float(operands[0]) else "int32"
     op = Matmul(**sizes, operands=operands, accumulate=total, out=total)
-    plan = planning.plan_matmul(op, cpu)
+    plan = planning.default(op, cpu)
     a = te.placeholder((op.m, op.k), operands[0], "a")
     b = te.placeholder(planning.packed_shape(plan, (op.k, op.n)), operands[1], "b")
     return te.create_prim_func([a, b, planning.computation(plan)(a, b)]), op

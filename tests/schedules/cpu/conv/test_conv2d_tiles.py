@@ -145,8 +145,8 @@ def test_which_are_made_of_tiles() -> None:
     """Those of few channels and of groups that fill no block are not, nor on CPUs without the instruction."""
     cpu = row("sapphirerapids")
     op = convolution_of(BRAIN, channels=64, filters=64, height=14, width=14)
-    assert planning.plan_conv2d(op, cpu).template == RULE.name
-    assert planning.plan_conv2d(op, row("znver4")).template == "cpu.conv2d_blocked"
+    assert planning.default(op, cpu).template == RULE.name
+    assert planning.default(op, row("znver4")).template == "cpu.conv2d_blocked"
     assert planning.space(op, cpu)[0].template == RULE.name
     floats = replace(op, operands=("float32", "float32"))
     for other in (replace(op, channels=3, plain=True), replace(op, groups=8), floats):

@@ -152,27 +152,27 @@ def test_what_is_not_finite_stays_in_its_tile() -> None:
     ],
 )
 def test_the_choice_is_by_cost(image: tuple[int, ...], out: int, size: int | None) -> None:
-    found = planning.plan_conv2d(operator(image, out), V4)
+    found = planning.default(operator(image, out), V4)
     assert found.parameters.get("size") == size
     assert found.template == ("cpu.winograd" if size else "cpu.conv2d_blocked")
 
 
 def test_only_plain_convolutions_of_known_size() -> None:
     plain = operator((1, 64, 56, 56), 64)
-    assert planning.plan_conv2d(plain, V4).template == "cpu.winograd"
+    assert planning.default(plain, V4).template == "cpu.winograd"
     others: list[dict[str, Any]] = [
         *({"batch": 0}, {"kernel": (5, 5)}, {"kernel": (1, 3)}, {"strides": (2, 2)}, {"strides": (1, 2)}),
         *({"dilation": (2, 2)}, {"groups": 8}, {"gated": True}),
     ]
     for changed in others:
-        assert planning.plan_conv2d(replace(plain, **changed), V4).template == "cpu.conv2d_blocked"
+        assert planning.default(replace(plain, **changed), V4).template == "cpu.conv2d_blocked"
 
 
 def test_a_direct_plan_that_reads_its_weights_from_l3_gives_way() -> None:
     """With 256 KiB of L2 a task has two tiles of the 7x7 image; with 1 MiB it has all of them."""
     op = operator((1, 512, 7, 7), 512)
-    assert planning.plan_conv2d(op, CPUS["x86-64-v3"]).parameters.get("size") == 2
-    assert planning.plan_conv2d(op, V4).template == "cpu.conv2d_blocked"
+    assert planning.default(op, CPUS["x86-64-v3"]).parameters.get("size") == 2
+    assert planning.default(op, V4).template == "cpu.conv2d_blocked"
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
@@ -180,7 +180,7 @@ def test_wide_groups_are_by_cost_too(name: str) -> None:
     """As RegNet has them: each of its groups of 64 is a convolution of 64 channels."""
     for channels, size in ((192, 28), (512, 14)):
         op = operator((1, channels, size, size), channels, groups=channels // 64)
-        assert planning.plan_conv2d(op, CPUS[name]).template == "cpu.winograd"
+        assert planning.default(op, CPUS[name]).template == "cpu.winograd"
 
 
 def net(channels: int) -> Any:

@@ -39,7 +39,7 @@ def product_of(operands: tuple[str, str], m: int, n: int, k: int) -> Matmul:
 
 @pytest.mark.parametrize("operands", INSTRUCTIONS, ids=INSTRUCTIONS.values())
 def test_the_default_of_many_rows_has_registers_of_tiles(operands: tuple[str, str]) -> None:
-    plan = planning.plan_matmul(product_of(operands, 128, 3072, 768), row("sapphirerapids"))
+    plan = planning.default(product_of(operands, 128, 3072, 768), row("sapphirerapids"))
     assert (plan.parameters[MATRIX], plan.parameters["vectors"], plan.parameters["rows"]) == (2, 2, 32)
     assert planning.refusal(plan.operator, plan.template, plan.parameters, row("sapphirerapids")) == ""
 
@@ -57,7 +57,7 @@ def test_the_default_of_many_rows_has_registers_of_tiles(operands: tuple[str, st
     ids=["no AMX", "narrow vectors", "a depth of no whole steps", "one row", "float16", "float32"],
 )
 def test_what_stays_in_vectors(name: str, operands: tuple[str, str], m: int, k: int) -> None:
-    assert MATRIX not in planning.plan_matmul(product_of(operands, m, 768, k), row(name)).parameters
+    assert MATRIX not in planning.default(product_of(operands, m, 768, k), row(name)).parameters
 
 
 @pytest.mark.parametrize("operands", INSTRUCTIONS, ids=INSTRUCTIONS.values())
@@ -127,7 +127,7 @@ def test_emulated_products(
 
 def primfunc(op: Matmul, cpu: Cpu, parameters: dict[str, int] | None = None) -> tvm.tirx.PrimFunc:
     """The product by these parameters, or by its default plan."""
-    plan = planning.plan_matmul(op, cpu) if parameters is None else planning.planned(op, RULE.name, parameters, cpu)
+    plan = planning.default(op, cpu) if parameters is None else planning.planned(op, RULE.name, parameters, cpu)
     a = te.placeholder((op.m, op.k), op.operands[0], "a")
     b = te.placeholder(planning.packed_shape(plan, (op.k, op.n)), op.operands[1], "b")
     return te.create_prim_func([a, b, planning.computation(plan)(a, b)])
