@@ -19,6 +19,7 @@ from relaxc.service.lowering.hide_quotients import HideQuotients, ShowQuotients
 from relaxc.service.lowering.keep_bools import KeepBools
 from relaxc.service.lowering.keep_infinite import KeepInfinite
 from relaxc.service.lowering.keep_nan import KeepNan
+from relaxc.service.lowering.library_tanh import LibraryTanh
 from relaxc.service.lowering.prefetch import InsertPrefetches
 from relaxc.service.lowering.same_integers import SameIntegers
 from relaxc.service.lowering.sink_locals import SinkLocals
@@ -115,6 +116,7 @@ def _list() -> list[Any]:
         SameIntegers(),  # ours
         UnrollUnalignedVectors(),  # ours
         VersionVectorLoops(),  # ours
+        LibraryTanh(),  # ours
         MarkVectorFunctions(),  # ours
         tirx.transform.VectorizeLoop(True),
         CallVectorFunctions(),  # ours

@@ -102,6 +102,13 @@ def test_float64_and_low_opt_levels_stay_with_libm():
     assert "expf" in assembly
 
 
+@pytest.mark.parametrize(("dtype", "opt_level"), [("float64", 2), ("float64", 0), ("float32", 0), ("float32", 2)])
+def test_a_small_number_is_its_own_tanh(dtype: str, opt_level: int):
+    x = (10.0 ** -np.arange(1, 30) * (-1) ** np.arange(29)).astype(dtype)
+    got, _ = evaluate("tanh", x, "x86-64-v3", opt_level=opt_level)
+    np.testing.assert_allclose(got, np.tanh(x.astype("float64")), rtol={"float32": 4e-7, "float64": 1e-15}[dtype])
+
+
 def test_powers_of_functions_compile_in_time():
     """Nested functions: TVM's code generator takes exponential time when they are lets."""
     spec = resolve("auto")
