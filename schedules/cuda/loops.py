@@ -176,7 +176,8 @@ def _in_turns(serial: Sequence[For], parallel: Sequence[For], body: Stmt) -> Stm
 
 def _at(position: Expr, total: Size, loops: Sequence[For], body: Stmt) -> Stmt:
     """The iteration at a row-major position of the loops, if there is one."""
-    places = tir.unflatten(position, [loop.extent for loop in loops])
+    extents = [1 if tir.as_int(loop.extent) == 0 else loop.extent for loop in loops]  # without one nothing is computed
+    places = tir.unflatten(position, extents)
     bound = [
         tirx.Bind(loop.loop_var, (place + loop.min).astype(str(loop.loop_var.ty.dtype)))
         for loop, place in zip(loops, places, strict=True)

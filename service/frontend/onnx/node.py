@@ -50,7 +50,9 @@ class Node:
     # Attributes
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Return an attribute: int, float, str, tuple of these, array, or the default."""
+        """Return an attribute: int, float, str, tuple of these, array, or the default, of floats a float32."""
+        if isinstance(default, float) and name not in self.attributes:
+            return float(self.numpy_dtype("float32").type(default))
         return self.attributes.get(name, default)
 
     def attr_dtype(self, name: str) -> str:
@@ -86,16 +88,25 @@ class Node:
         return self.has(index) and isinstance(self.inputs[index], Known)
 
     def dims(self, index: int, what: str) -> list[Any]:
-        """Return a known vector of sizes: ints and expressions. Raise Refused when it is computed from data."""
+        """Return a vector of sizes, ints and expressions; what is computed from data is read as the program runs.
+
+        Raise Refused when nobody knows how many they are.
+        """
+        if not self.has(index):
+            raise Refused(f"{what} is missing")
         if not self.is_known(index):
-            raise Refused(f"{what} is computed from the inputs' values")
+            from relaxc.service.frontend.onnx.reading import sizes_of
+
+            return sizes_of(self, index)
         return [
             value if not isinstance(value, int) and hasattr(value, "ty") else int(value)
             for value in self.inputs[index].array.reshape(-1).tolist()
         ]
 
     def ints(self, index: int, what: str) -> list[int]:
-        """Return a known vector of numbers. Raise Refused when one is symbolic."""
+        """Return a known vector of numbers. Raise Refused when one is symbolic, or computed from data."""
+        if not self.is_known(index):
+            raise Refused(f"{what} is computed from the inputs' values")
         dims = self.dims(index, what)
         if not all(isinstance(dim, int) for dim in dims):
             raise Refused(f"{what} depends on a symbolic size")
@@ -125,15 +136,18 @@ class Node:
             starts, ends = list(self.attr("starts")), list(self.attr("ends"))
             return starts, ends, list(self.attr("axes", range(len(starts)))), [1] * len(starts)
         starts, ends = self.dims(1, "starts"), self.dims(2, "ends")
-        axes = self.ints(3, "axes") if self.has(3) else list(range(len(starts)))
-        steps = self.ints(4, "steps") if self.has(4) else [1] * len(starts)
-        rank = self.rank(0)
-        return starts, ends, [axis % rank for axis in axes], steps
+        return starts, ends, *self.slice_axes(len(starts))
+
+    def slice_axes(self, count: int) -> tuple[list[int], list[int]]:
+        """Return the axes of so many starts, and their steps."""
+        axes = self.ints(3, "axes") if self.has(3) else list(range(count))
+        steps = self.ints(4, "steps") if self.has(4) else [1] * count
+        return [axis % self.rank(0) for axis in axes], steps
 
     def split_sizes(self, size: Any) -> list[Any]:
         """Return the sizes of a Split's parts along an axis of `size`, where a call may need one that splits so."""
         if self.has(1):
-            return self.ints(1, "split")
+            return self.dims(1, "split")
         if self.attr("split") is not None:
             return list(self.attr("split"))
         parts = self.attr("num_outputs", self.output_count)
@@ -247,17 +261,18 @@ class Node:
         from tvm import relax
 
         given = self.materialize(self.known([size]))
-        self._require_zeros(self.emit(relax.op.multiply(given, taken)))
+        self.require_zeros(self.emit(relax.op.multiply(given, taken)))
 
     def _require_zero(self, size: Any) -> None:
         """Have the program stop where a size, which the data decides, is not 0."""
-        self._require_zeros(self.materialize(self.known([size])))
+        self.require_zeros(self.materialize(self.known([size])))
 
-    def _require_zeros(self, computed: Any) -> None:
+    def require_zeros(self, computed: Any, count: int = 1) -> None:
+        """Have the program stop where one of so many numbers is not 0."""
         from tvm import relax
 
-        shape = relax.op.call_pure_packed("vm.builtin.tensor_to_shape", computed, ty_args=[relax.ShapeType(ndim=1)])
-        self.builder.match_cast(self.builder.emit(shape), relax.ShapeType([0]))
+        shape = relax.op.call_pure_packed("vm.builtin.tensor_to_shape", computed, ty_args=[relax.ShapeType(ndim=count)])
+        self.builder.match_cast(self.builder.emit(shape), relax.ShapeType([0] * count))
 
     def te(self, function: Callable[..., Any], *args: Any, primfunc_name_hint: str = "") -> Any:
         """Return the result of a tensor expression of tensors, sizes and plain values."""

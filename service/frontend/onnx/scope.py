@@ -105,6 +105,8 @@ class Scope:
 
         self.places: dict[Any, Any] = {}
         """What NonZero found in a tensor, as the program has them."""
+        self.read: dict[Any, list[Any]] = {}
+        """The numbers of a tensor that were read as the program runs, as sizes."""
 
     def variable(self, name: str) -> Any:
         """Return the variable of that name, made at first use."""

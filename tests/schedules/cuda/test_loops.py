@@ -114,6 +114,12 @@ def test_blocks_take_a_thread_an_element_and_sum_in_it():
     assert [threads(part)["threadIdx.x"] for part in parts(scheduled(func))] == [256, 256]
 
 
+def test_nothing_is_computed_of_no_elements():
+    a = te.placeholder((4, 2), name="a")
+    func = te.create_prim_func([a, te.compute((4, 0), lambda i, j: a[i, j], name="none")])
+    assert [threads(part)["threadIdx.x"] for part in parts(scheduled(func))] == [256]
+
+
 @T.prim_func(private=True, s_tir=True)
 def _running(a: T.Buffer((40,), "float32"), out: T.Buffer((40,), "float32")):
     with T.sblock("running"):

@@ -8,8 +8,9 @@ from tvm import relax, te, tirx
 
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused
-from relaxc.service.frontend.onnx.ops.common import aligned, relax_dim, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.common import aligned, is_float, relax_dim, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
+from relaxc.service.frontend.onnx.reading import computed, vector
 from relaxc.service.frontend.onnx.values import Known
 from relaxc.service.frontend.reach import of_range
 
@@ -42,9 +43,11 @@ def _constant_of_shape(node: Node) -> Any:
 def _range(node: Node) -> Any:
     """`start + i·delta` below `limit`; integers may be symbolic."""
     dtype = node.known_dtype(0)
+    if not all(node.is_known(index) for index in range(3)):
+        return _computed_range(node, dtype)
     bounds = [node.dims(index, name) for index, name in enumerate(("start", "limit"))] if _whole(node) else []
     if not bounds:
-        raise Refused("bounds that are computed from the inputs' values, or symbolic floats")
+        raise Refused("bounds that are symbolic floats")
     (start,), (limit,) = bounds
     delta = int(node.scalar(2, "delta"))
     if delta == 0:
@@ -62,9 +65,32 @@ def _range(node: Node) -> Any:
     return made
 
 
+def _computed_range(node: Node, dtype: str) -> Any:
+    """A range whose bounds are computed from data: its length is read as the program runs."""
+    key = ("range", *(id(value) if isinstance(value, Known) else value for value in node.inputs))
+    bounds = [node.emit(relax.op.reshape(node.tensor(index), [1])) for index in range(3)]
+
+    def length(start: te.Tensor, limit: te.Tensor, delta: te.Tensor) -> list[Any]:
+        wide = "float64" if is_float(dtype) else "int64"
+        first, last, step = (each[0].astype(wide) for each in (start, limit, delta))
+        if wide == "float64":
+            count = tirx.ceil((last - first) / step).astype("int64")
+        else:
+            span = tirx.Select(step > 0, last - first, first - last)
+            size = tirx.max(tirx.Select(step > 0, step, -step), tirx.const(1, "int64"))
+            count = tirx.floordiv(span + size - 1, size)
+        return [tirx.max(count, tirx.const(0, "int64"))]
+
+    if key not in node.scope.read:
+        node.scope.read[key] = computed(node, length, *bounds)
+
+    def element(start: te.Tensor, delta: te.Tensor, count: Any) -> te.Tensor:
+        return te.compute((count,), lambda i: start[0] + i.astype(dtype) * delta[0], name="range")
+
+    return node.te(element, bounds[0], bounds[2], *node.scope.read[key], primfunc_name_hint="range")
+
+
 def _whole(node: Node) -> bool:
-    if not all(node.is_known(index) for index in range(3)):
-        return False
     return node.known_dtype(0).startswith("int") or (not node.inputs[0].symbolic and _all_integers(node))
 
 
@@ -89,32 +115,44 @@ def _eye_like(node: Node) -> Any:
 def _trilu(node: Node) -> Any:
     """The upper triangle keeps `column - row ≥ k`, the lower one `≤ k`."""
     x = node.tensor(0)
-    shift = int(node.scalar(1, "k")) if node.has(1) else 0
+    known = not node.has(1) or node.is_known(1)
+    shift = int(node.scalar(1, "k")) if node.has(1) and known else 0
     upper = node.attr("upper", 1)
 
-    def kernel(data: te.Tensor) -> te.Tensor:
+    def kernel(data: te.Tensor, *given: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
-            place = index[-1] - index[-2]
-            keep = place >= shift if upper else place <= shift
+            place, at = index[-1] - index[-2], given[0][0] if given else shift
+            keep = place >= at if upper else place <= at
             return tirx.Select(keep, data(*index), tirx.const(0, data.dtype))
 
         return te.compute(data.shape, element, name="trilu")
 
-    return node.te(kernel, x)
+    return node.te(kernel, x, *([] if known else [vector(node, 1)[0]]))
+
+
+def _from_the_end(indices: te.Tensor, depth: Any) -> te.Tensor:
+    def element(*at: Any) -> Any:
+        place = indices(*at)
+        return tirx.Select(place < 0, place + depth, place)
+
+    return te.compute(indices.shape, element, name="from_the_end")
+
+
+def _places(own: list[Any]) -> te.Tensor:
+    return te.compute((own[0],), lambda i: i.astype("int64"), name="places")
 
 
 @op("OneHot")
 def _one_hot(node: Node) -> Any:
     """`values = [off, on]`; an index outside -depth..depth-1 gives a row of `off`."""
-    depth = int(node.scalar(1, "depth"))
+    (depth,) = node.dims(1, "depth") if not node.is_known(1) else (int(node.scalar(1, "depth")),)
     rank = node.rank(0) + 1
     axis = node.attr("axis", -1) % rank
     indices = node.emit(relax.op.astype(node.tensor(0), "int64"))
-    negative = node.emit(relax.op.less(indices, scalar(0, indices)))
-    indices = node.emit(relax.op.where(negative, node.emit(relax.op.add(indices, scalar(depth, indices))), indices))
+    indices = node.te(_from_the_end, indices, relax_dim(depth), primfunc_name_hint="from_the_end")
     shape = node.shape(0)
     indices = reshaped(node, indices, [*shape[:axis], 1, *shape[axis:]])
-    places = relax.const(list(range(depth)), "int64")
+    places = node.te_of_sizes(_places, [depth], "places")
     places = reshaped(node, places, [depth if i == axis else 1 for i in range(rank)])
     values = node.tensor(2)
     off, on = (

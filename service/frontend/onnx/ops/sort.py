@@ -17,15 +17,29 @@ _SORTABLE = ("float16", "float32", "float64", "int32", "int64")
 @op("TopK")
 def _top_k(node: Node) -> Any:
     """Values and places; of equal values the one with the lower index comes first."""
-    count = int(node.attr("k")) if node.attr("k") is not None else int(node.scalar(1, "K"))
+    (count,) = [node.attr("k")] if node.attr("k") is not None else node.dims(1, "K")
     axis = node.attr("axis", -1) % node.rank(0)
     if node.dtype(0) not in _SORTABLE:
         raise Refused(f"an order of {node.dtype(0)}")
+    if not isinstance(count, int):
+        return _first_of_all(node, count, axis)
     if count == 0:  # which TVM takes for all
         raise Refused("K=0, a result of no elements")
     largest = bool(node.attr("largest", 1))
     both = node.emit(relax.op.topk(node.tensor(0), count, axis, "both", largest, "int64"))
     return [relax.TupleGetItem(both, index) for index in (0, 1)]
+
+
+def _first_of_all(node: Node, count: Any, axis: int) -> Any:
+    """All in order, and the first of them, where how many is known at run time."""
+    node.require(node.shape(0)[axis], ">=", count, "takes {right} of {left}")
+    both = node.emit(relax.op.topk(node.tensor(0), 0, axis, "both", bool(node.attr("largest", 1)), "int64"))
+    return [
+        relax.op.strided_slice(
+            node.emit(relax.TupleGetItem(both, index)), [axis], [0], [count], [1], assume_inbound=True
+        )
+        for index in (0, 1)
+    ]
 
 
 @op("CumSum", "CumProd")

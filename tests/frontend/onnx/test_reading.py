@@ -1,0 +1,127 @@
+"""Operands that the data decides, beside ONNX Runtime: one program a family of operators, called with several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import relaxc
+from relaxc.service import compiler
+from relaxc.service.errors import ArtifactError, UnsupportedModel
+from relaxc.service.request import CompileOptions
+from tests.frontend.onnx.harness import FLOAT, INT64, model, node, value, write
+
+X = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
+
+IMAGE = value("x", ["a", 6])
+
+
+def _ints(*numbers: int) -> Any:
+    return np.array(numbers, "int64")
+
+
+CASES: dict[str, tuple[list[Any], list[Any], dict[str, Any], list[dict[str, Any]]]] = {
+    "shapes": (
+        [node("Reshape", ["x", "s"], ["r"]), node("Tile", ["r", "s"], ["t"]), node("ConstantOfShape", ["s"], ["c"])],
+        [IMAGE, value("s", [3], INT64)],
+        {},
+        [{"x": X, "s": _ints(4, 3, 2)}, {"x": X, "s": _ints(1, 24, 1)}],
+    ),
+    "a shape with 0 and -1": (
+        [node("Reshape", ["x", "s"], ["r"])],
+        [IMAGE, value("s", [3], INT64)],
+        {},
+        [{"x": X, "s": _ints(0, -1, 3)}, {"x": X, "s": _ints(-1, 2, 1)}],
+    ),
+    "slices": (
+        [node("Slice", ["x", "s", "e", "axes", "steps"], ["r"]), node("Slice", ["x", "zero", "n", "axis"], ["q"])],
+        [IMAGE, value("s", [2], INT64), value("e", [2], INT64), value("n", [1], INT64)],
+        {"axes": _ints(0, 1), "steps": _ints(1, 2), "zero": _ints(0), "axis": _ints(1)},
+        [
+            {"x": X, "s": _ints(1, 0), "e": _ints(3, 6), "n": _ints(3)},
+            {"x": X, "s": _ints(-2, -4), "e": _ints(100, -1), "n": _ints(0)},
+            {"x": X, "s": _ints(3, -9), "e": _ints(1, 2**62), "n": _ints(99)},
+        ],
+    ),
+    "ranges and masks": (
+        [
+            node("ReduceMax", ["n"], ["most"], keepdims=0),
+            node("Range", ["zero", "most", "one"], ["places"]),
+            node("Unsqueeze", ["n", "axis"], ["lengths"]),
+            node("Less", ["places", "lengths"], ["mask"]),
+            node("Shape", ["mask"], ["s"]),
+            node("Expand", ["half", "s"], ["wide"]),
+            node("Where", ["mask", "wide", "half"], ["r"]),
+        ],
+        [value("n", ["batch"], INT64)],
+        {"zero": np.int64(0), "one": np.int64(1), "axis": _ints(1), "half": np.float32(0.5)},
+        [{"n": _ints(3, 5)}, {"n": _ints(1, 0, 2)}, {"n": _ints(0)}],
+    ),
+    "numbers of places": (
+        [
+            node("TopK", ["x", "k"], ["values", "found"]),
+            node("OneHot", ["q", "k", "bits"], ["ones"]),
+            node("Trilu", ["x", "d"], ["low"], upper=0),
+            node("Pad", ["x", "widths"], ["wide"]),
+            node("Split", ["x", "parts"], ["left", "right"], axis=1),
+            node("Expand", ["x", "same"], ["r"]),
+        ],
+        [IMAGE, *(value(n, s, INT64) for n, s in (("k", [1]), ("q", ["b"]), ("d", []), ("widths", [4]),
+                                                  ("parts", [2]), ("same", [3])))],
+        {"bits": np.array([0, 1], "float32")},
+        [
+            {"x": X, "k": _ints(3), "q": _ints(1, -1, 7), "d": np.array(1), "widths": _ints(1, 0, 2, 3),
+             "parts": _ints(2, 4), "same": _ints(2, 1, 6)},
+            {"x": X, "k": _ints(6), "q": _ints(5, 0), "d": np.array(-2), "widths": _ints(0, 0, 0, 0),
+             "parts": _ints(6, 0), "same": _ints(1, 4, 1)},
+        ],
+    ),
+}  # fmt: skip
+
+
+def _compiled(folder: Path, proto: Any) -> relaxc.Session:
+    request = compiler.prepare(write(folder, proto), options=CompileOptions(verify=False))
+    compiler.run(request, folder, lambda event: None)
+    return relaxc.load(next(folder.glob("*.so")))
+
+
+def _sessions(folder: Path, name: str) -> tuple[relaxc.Session, Callable[[dict[str, Any]], dict[str, Any]]]:
+    nodes, inputs, weights, _ = CASES[name]
+    read = {each for one in nodes for each in one.input}
+    outs = [helper.make_tensor_value_info(n, 0, None) for one in nodes for n in one.output if n not in read]
+    for out in outs:
+        out.type.tensor_type.elem_type = INT64 if out.name == "found" else FLOAT
+    proto = model(nodes, inputs, outs, opset=18, **weights)
+    runtime = onnxruntime.InferenceSession(proto.SerializeToString())
+    names = [out.name for out in outs]
+    return _compiled(folder, proto), lambda call: dict(zip(names, runtime.run(names, call), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_reads_them(name: str, tmp_path: Path) -> None:
+    ours, theirs = _sessions(tmp_path, name)
+    for call in CASES[name][3]:
+        got, want = ours(**call), theirs(call)
+        for output, array in want.items():
+            assert got[output].shape == array.shape, (output, call)
+            np.testing.assert_array_equal(got[output], array)
+
+
+def test_what_does_not_fit_stops_it(tmp_path: Path) -> None:
+    ours, _ = _sessions(tmp_path, "shapes")
+    for shape in (_ints(5, 3, 2), _ints(-4, -3, 2), _ints(-1, 5, 1)):
+        with pytest.raises(ArtifactError):
+            ours(x=X, s=shape)
+
+
+def test_a_list_of_unknown_length_is_refused_by_name(tmp_path: Path) -> None:
+    proto = model([node("Reshape", ["x", "s"], ["y"])], [IMAGE, value("s", ["n"], INT64)],
+                  [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="whose length is not known"):
+        _compiled(tmp_path, proto)
