@@ -7,7 +7,7 @@ from typing import Any
 
 from relaxc.service.frontend.onnx.node import Node, Refused
 
-__all__ = ["computed", "sizes_of", "vector"]
+__all__ = ["computed", "read", "sizes_of", "vector"]
 
 
 def vector(node: Node, index: int) -> tuple[Any, int]:
@@ -26,7 +26,7 @@ def sizes_of(node: Node, index: int) -> list[Any]:
     """Return the numbers of an input as sizes, the same ones for each reader. The program stops at a negative one."""
     key = node.inputs[index]
     if key not in node.scope.read:
-        node.scope.read[key] = _read(node, *vector(node, index))
+        node.scope.read[key] = read(node, *vector(node, index))
     return list(node.scope.read[key])
 
 
@@ -48,10 +48,11 @@ def computed(node: Node, function: Callable[..., Sequence[Any]], *args: Any) -> 
         return te.compute((len(numbers),), element, name="operands")
 
     made = node.te(kernel, *args, primfunc_name_hint="operands")
-    return _read(node, made, len(numbers))
+    return read(node, made, len(numbers))
 
 
-def _read(node: Node, numbers: Any, count: int) -> list[Any]:
+def read(node: Node, numbers: Any, count: int) -> list[Any]:
+    """Return so many computed int64 numbers as sizes. The program stops at a negative one."""
     from tvm import relax, te, tirx
 
     def below_zero(given: Any) -> Any:
