@@ -30,6 +30,7 @@ FAMILIES = (
     "shape",
     "shape_make",
     "sort",
+    "spectral",
     "suppression",
     "tables",
     "trees",
