@@ -185,14 +185,19 @@ class Walk:
             ) from error
 
     def _outputs(self, node: Node, proto: Any) -> list[Any]:
+        if node.op in onnx_control.CONTROL:
+            return onnx_control.CONTROL[node.op](node, proto)
+        results = self.converted(node)
+        return self._expand(node, proto) if results is None else results
+
+    def converted(self, node: Node) -> list[Any] | None:
+        """Return the outputs of a node that has a converter, or whose inputs decide them now; None for another."""
         folded = self._fold(node)
         if folded is not None:
             return folded
-        if node.op in onnx_control.CONTROL:
-            return onnx_control.CONTROL[node.op](node, proto)
         converter = converter_of(node.op)
         if converter is None:
-            return self._expand(node, proto)
+            return None
         results = converter(node)
         results = list(results) if isinstance(results, list | tuple) else [results]
         return [self._settle(node, value) for value in results]

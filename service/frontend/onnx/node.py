@@ -67,6 +67,15 @@ class Node:
 
         return np.dtype(getattr(ml_dtypes, dtype)) if hasattr(ml_dtypes, dtype) else np.dtype(dtype)
 
+    def apply(self, op: str, *inputs: Value | None, outputs: int = 1, **attributes: Any) -> Any:
+        """Return what an operator of opset 18 gives of these values: a value, or a list of several."""
+        given = list(inputs)
+        while given and given[-1] is None:
+            given.pop()
+        other = Node(op, self.name, 18, attributes, given, outputs, self.builder, self.scope, self.walk)
+        results = self.walk.converted(other)
+        return results[0] if outputs == 1 else results
+
     # Known values
 
     def has(self, index: int) -> bool:

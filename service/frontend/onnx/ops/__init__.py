@@ -18,6 +18,7 @@ FAMILIES = (
     "matmul",
     "matmul_nbits",
     "microsoft",
+    "microsoft_fused",
     "normalization",
     "pool",
     "quantize",
