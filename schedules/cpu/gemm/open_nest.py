@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from tvm import s_tir, tirx
 
 from relaxc.schedules.cpu.common.dot_product import PAIRED
+from relaxc.schedules.cpu.gemm.open_epilogue import Epilogue, rows_of
 from relaxc.schedules.cpu.gemm.open_plan import Tile, layout_of, tiles_of
 from relaxc.schedules.dots import Dot
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import is_float
 from relaxc.schedules.ir.statements import block, buffer, loop, prefetch, ramp, sequence, store, vectorized
-from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Stmt, TensorLoad, Var
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Stmt
 from relaxc.schedules.operators import Matmul
 from relaxc.schedules.template import Declined
 
-__all__ = ["open_nest"]
+__all__ = ["OpenNest", "open_nest"]
 
 _LINE_BYTES = 64
 
@@ -45,12 +45,10 @@ def open_nest(
     operands = _operands(product)
     if operands is None:
         return Declined("its operands are no parameters that lie as its plan says")
-    epilogue = _Epilogue.of(last, product.body.buffer)
+    epilogue = Epilogue.of(last, product.body.buffer)
     if epilogue is None:
         return Declined("its epilogue is not over the product's rows and columns")
-    nest = _Nest(op, operands, epilogue, chosen, cpu)
-    root = s_tir.SBlock([], [], [], "root", nest.body(), alloc_buffers=[])
-    return func.with_body(s_tir.SBlockRealize([], True, root))
+    return func.with_body(OpenNest(op, operands, epilogue, chosen, cpu).body())
 
 
 def _operands(product: SBlock) -> tuple[Buffer, Buffer] | None:
@@ -59,72 +57,11 @@ def _operands(product: SBlock) -> tuple[Buffer, Buffer] | None:
     return (loads[0].source, loads[1].source) if len(loads) == 2 else None
 
 
-@dataclass(frozen=True)
-class _Epilogue:
-    """What becomes of a sum, over the rows `leading` and the `column`; it is stored at the same place."""
-
-    block: SBlock
-    sums: Buffer
-
-    @staticmethod
-    def of(last: SBlock, sums: Buffer) -> _Epilogue | None:
-        found = _Epilogue(last, sums)
-        loads = [load for load in tir.loads(last.body.value) if load.source.same_as(sums)]
-        row = tir.flatten(found.axes[:-1], found.sizes[:-1])
-        at_place = all(
-            tir.same(tir.simplify(load.indices[0] - row), tir.index_const(0))
-            and tir.same_var(load.indices[1], found.axes[-1])
-            for load in loads
-        )
-        return found if loads and at_place and found._is_plain(last.body.buffer, last.body.indices) else None
-
-    @property
-    def axes(self) -> list[Var]:
-        return [iv.var for iv in self.block.iter_vars]
-
-    @property
-    def sizes(self) -> list[Expr]:
-        return [iv.dom.extent for iv in self.block.iter_vars]
-
-    @property
-    def rows(self) -> Expr:
-        return tir.size(tir.product(self.sizes[:-1]))
-
-    def _is_plain(self, source: Buffer, indices: Sequence[Expr]) -> bool:
-        """Whether the element is at the place of the result's in a buffer of the same sizes."""
-        return (
-            len(source.shape) == len(self.sizes)
-            and all(map(tir.same_size, source.shape, self.sizes))
-            and all(map(tir.same_var, indices, self.axes))
-        )
-
-    def statement(self, row: Expr, column: Expr, value: Expr) -> Stmt:
-        """Return the store of the result at `row` and `column`, whose sum is `value`."""
-        body = self.block.body
-        axes = dict(zip(self.axes, [*tir.unflatten(row, self.sizes[:-1]), column], strict=True))
-        places = _rows_of(self.sizes, row, column)
-
-        def read(load: TensorLoad) -> Expr:
-            if load.source.same_as(self.sums):
-                return value
-            return tirx.BufferLoad(load.source, places) if self._is_plain(load.source, load.indices) else load
-
-        found = body.value
-        for source in {load.source for load in tir.loads(found)}:
-            found = tir.replace_loads(found, source, read)
-        return tirx.BufferStore(body.buffer, tir.substitute(found, axes), places)
-
-
-def _rows_of(sizes: Sequence[Expr], row: Expr, last: Expr) -> list[Expr]:
-    """The indices of `row` of all the leading axes: of a buffer without gaps the last of these may run past its end."""
-    return [*[tir.index_const(0)] * (len(sizes) - 2), row, last]
-
-
-class _Nest:
+class OpenNest:
     """The nest of one product."""
 
     def __init__(
-        self, op: Matmul, operands: tuple[Buffer, Buffer], epilogue: _Epilogue, chosen: Mapping[str, int], cpu: Cpu
+        self, op: Matmul, operands: tuple[Buffer, Buffer], epilogue: Epilogue, chosen: Mapping[str, int], cpu: Cpu
     ) -> None:
         self.op, self.epilogue, self.chosen, self.cpu = op, epilogue, chosen, cpu
         self.data, self.weight = operands
@@ -134,14 +71,24 @@ class _Nest:
         self.fetches = self.layout.panels * self.layout.panel_bytes > cpu.l2_bytes // 2
 
     def body(self) -> Stmt:
-        """Return the choice of the tiles, and the loops for each number of panels abreast."""
+        """Return a root block of the choice of the tiles, and the loops for each kind of these."""
         tiles = tiles_of(self.op, self.chosen, self.cpu)
         best, height = buffer("best", 2, dtype=tir.INDEX, scope="local"), tirx.Var("height", tir.INDEX)
-        nests = [list(same) for _, same in groupby(tiles, key=lambda tile: tile.abreast)]
+        nests = [list(same) for _, same in groupby(tiles, key=self._kind)]
         found = self._tasks(nests[-1], height)
         for same in reversed(nests[:-1]):
             found = tirx.IfThenElse(height >= same[-1].rows, self._tasks(same, height), found)
-        return block("tiles", sequence(self._height(tiles, best), tirx.Bind(height, best[0]), found), [best])
+        made = block("tiles", sequence(self._height(tiles, best), tirx.Bind(height, best[0]), found), [best])
+        return s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", made))
+
+    def _kind(self, tile: Tile) -> tuple[int, ...]:
+        """What is the same of the tiles that share loops."""
+        return (tile.abreast,)
+
+    def _before(self, tiles: Sequence[Tile], panel: Expr, loops: Callable[[], Stmt]) -> Stmt:
+        """The loops over tiles of panels from `panel` on, with what comes before them."""
+        del tiles, panel
+        return loops()
 
     def _height(self, tiles: Sequence[Tile], best: Buffer) -> Stmt:
         """Write to `best` the rows of the tiles that take the fewest cycles, of equal ones the most, and the cycles."""
@@ -168,11 +115,12 @@ class _Nest:
 
             def of_panels(part: Expr) -> Stmt:
                 panel = group * panels + part * abreast
-                return loop(
-                    tirx.min(each, down - begin),
-                    lambda tile: self._tile(tiles, height, begin, tile, panel),
-                    name="tile",
-                )
+                down_here = tirx.min(each, down - begin)
+
+                def loops() -> Stmt:
+                    return loop(down_here, lambda tile: self._tile(tiles, height, begin, tile, panel), name="tile")
+
+                return self._before(tiles, panel, loops)
 
             return loop(panels // abreast, of_panels, name="panel")
 
@@ -187,9 +135,9 @@ class _Nest:
         sums = buffer("sums", highest * abreast * width, dtype=self.op.accumulate, scope="local")
         first = tirx.Var("first", tir.INDEX)
         wanted = (begin + tile) * height
-        found = self._product(tiles[-1], first, panel, tile, sums)
+        found = self.product(tiles[-1], first, panel, tile, sums)
         for each in reversed(tiles[:-1]):
-            found = tirx.IfThenElse(height == each.rows, self._product(each, first, panel, tile, sums), found)
+            found = tirx.IfThenElse(height == each.rows, self.product(each, first, panel, tile, sums), found)
         seen = wanted - first
 
         def row(at: Expr) -> Stmt:
@@ -224,7 +172,7 @@ class _Nest:
             return columns(width)
         return tirx.IfThenElse(panel < self.layout.panels - 1, columns(width), columns(over))
 
-    def _product(self, tile: Tile, first: Expr, panel: Expr, before: Expr, sums: Buffer) -> Stmt:
+    def product(self, tile: Tile, first: Expr, panel: Expr, before: Expr, sums: Buffer) -> Stmt:
         """`sums[i, p, n] = sum over k of A[first + i, k] * P[panel + p, k, n]` of a tile, added up in registers.
 
         `before`: the tiles of the panel that came before, which have fetched a part of what follows the panel.
@@ -245,7 +193,7 @@ class _Nest:
                 left = self._left(first + i, k)
                 for v in range(vectors):
                     p, within = divmod(v, self.layout.vectors)
-                    added = self._added(tile_sums[at(i, v)], left, self._right(panel + p, k, within * lanes))
+                    added = self._added(tile_sums[at(i, v)], left, self._right(panel, p, k, within * lanes))
                     parts.append(store(tile_sums, added, at(i, v)))
             return sequence(*parts)
 
@@ -270,14 +218,14 @@ class _Nest:
         """An element of A, or those of a step, in every lane."""
         lanes, dtype = self.layout.lanes, self.op.accumulate
         if self.dot is None:
-            element = tirx.BufferLoad(self.data, _rows_of(self.data.shape, row, k))
+            element = tirx.BufferLoad(self.data, rows_of(self.data.shape, row, k))
             return tirx.Broadcast(element.astype(dtype), lanes)
-        few = tirx.BufferLoad(self.data, _rows_of(self.data.shape, row, ramp(k * self.dot.k, self.dot.k)))
+        few = tirx.BufferLoad(self.data, rows_of(self.data.shape, row, ramp(k * self.dot.k, self.dot.k)))
         return tirx.Broadcast(tirx.reinterpret("int32", few), lanes)
 
-    def _right(self, panel: Expr, k: Expr, column: int) -> Expr:
-        """A vector of the weights, each with the elements of a step."""
-        lanes = self.layout.lanes
+    def _right(self, panel: Expr, p: int, k: Expr, column: int) -> Expr:
+        """A vector of the weights of the panel `p` behind `panel`, each lane with the elements of a step."""
+        lanes, panel = self.layout.lanes, panel + p
         if self.dot is None:
             return tirx.BufferLoad(self.weight, [panel, k, ramp(tir.index_const(column), lanes)]).astype(
                 f"{self.op.accumulate}x{lanes}"

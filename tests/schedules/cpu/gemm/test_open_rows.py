@@ -13,10 +13,11 @@ from tvm import te, tirx
 from tvm.ir import Call
 
 from relaxc.schedules.cpu import planning
+from relaxc.schedules.cpu.gemm.matmul_blocks import MatmulBlocks
 from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
 from relaxc.schedules.hardware import cpu_of
 from relaxc.schedules.ir import tir
-from relaxc.schedules.operators import Matmul, operator_from
+from relaxc.schedules.operators import BlockMatmul, Matmul, operator_from
 from relaxc.schedules.plan import Plan
 from relaxc.schedules.template import Schedule
 from relaxc.service.lowering import pipeline
@@ -105,6 +106,37 @@ def test_any_number_of_rows(name: str, behind: str, dtype: str) -> None:
             tensors = [guarded_tensor(each, side) for each in (data, packed, bias, residual, np.zeros_like(residual))]  # type: ignore[arg-type]
             function(*tensors)
             np.testing.assert_allclose(tensors[-1].numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.sampled(most=3)
+@pytest.mark.parametrize(("bits", "block", "zeros"), [(4, 32, False), (4, 16, True), (8, 4, True), (8, 64, False)])
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "auto"])
+def test_any_number_of_rows_of_codes(name: str, bits: int, block: int, zeros: bool) -> None:
+    draw, target = np.random.default_rng(bits + block), to_tvm(resolve(name))
+    op = BlockMatmul(m=0, n=int(draw.integers(1, 100)), k=2 * block, block=block, bits=bits, zeros=zeros)
+    plan = planning.default(op, cpu_of(target))
+    codes = draw.integers(0, 1 << bits, (op.n, op.k), "uint8")
+    scales = draw.random((op.n, 2), "float32") + 0.5
+    own = draw.integers(0, 1 << bits, (op.n, 2), "uint8") if zeros else None
+    parts = planning.pack_blocks(plan, codes, scales, own)
+    shape = te.var("b", "int64"), te.var("s", "int64")
+    placed = [te.placeholder(part.shape, str(part.dtype), name=f"part{i}") for i, part in enumerate(parts)]
+    data = te.placeholder((*shape, op.k), name="data")
+    result = planning.computation(plan)(data, *placed)
+    out = te.compute(result.shape, lambda *i: te.max(result(*i), tirx.const(0, "float32")), name="relu")
+    made = MatmulBlocks().apply(te.create_prim_func([data, *placed, out]), target)
+    assert isinstance(made, Schedule), made
+    module = tvm.IRModule({"main": made.func.with_attr("tirx.is_scheduled", True)})
+    function = tirx.build(module, target, pipeline=pipeline.NAME)["main"]
+    middle = own if own is not None else np.full((op.n, 2), 1 << bits - 1, "uint8")
+    weight = (codes.astype("float32") - middle.repeat(block, 1).astype("float32")) * scales.repeat(block, 1)
+    for rows in (0, 1, 2, 3, plan.parameters["rows"] + 1, 53):
+        values = random_of(draw, "float32", (rows, 2, op.k))
+        want = np.maximum(values @ weight.T, 0)
+        for side in ("start", "end"):
+            tensors = [guarded_tensor(each, side) for each in (values, *parts, np.zeros_like(want))]  # type: ignore[arg-type]
+            function(*tensors)
+            np.testing.assert_allclose(tensors[-1].numpy(), want, rtol=1e-4, atol=1e-4 * want.max(initial=1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
