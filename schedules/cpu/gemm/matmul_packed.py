@@ -74,7 +74,7 @@ class MatmulPacked(Planned[Matmul]):
 
     def refusal(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        return self.wrong_dtypes(operator) or _plan_of(operator, parameters).refusal(operator, parameters, cpu)
+        return self.wrong_dtypes(operator) or str(_plan_of(operator, parameters).refusal(operator, parameters, cpu))
 
     def default(self, operator: Matmul, cpu: Cpu) -> Mapping[str, int]:
         """See `Planned`: the better of the points by vectors and by tile registers."""
@@ -94,7 +94,7 @@ class MatmulPacked(Planned[Matmul]):
 
     def estimate(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""
-        return _plan_of(operator, parameters).estimate(operator, parameters, cpu)
+        return float(_plan_of(operator, parameters).estimate(operator, parameters, cpu))
 
     def compute(self, plan: Plan) -> Callable[..., Any]:
         """See `Planned`."""

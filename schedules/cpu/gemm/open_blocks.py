@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +21,19 @@ from relaxc.schedules.template import Declined
 
 __all__ = ["in_floats", "open_blocks"]
 
-_INLINE_ROWS = 2
-"""Rows up to which codes become floats in registers, for each tile anew; for more, once for all rows of a task."""
+_SHARED_ROWS = 2
+"""Rows up to which A's share of a block is taken off its sums, and not its zero point off each value."""
+
+_FEW_TILES = 2
+"""Of the highest tiles: for more rows the codes of a panel become floats once for all tiles."""
 
 _AHEAD = 1024
 """Words ahead that are fetched: a page, at whose end hardware prefetchers stop."""
 
 
 def in_floats(op: BlockMatmul) -> Matmul:
-    """Return the product of the same sizes with float weights, whose tiles it has."""
-    return Matmul(m=op.m, n=op.n, k=op.k, operands=(op.operands[0], op.accumulate), accumulate=op.accumulate)
+    """Return the product of floats and the codes as numbers, whose tiles it has."""
+    return Matmul(m=op.m, n=op.n, k=op.k, operands=(op.operands[0], f"int{op.bits}"), accumulate=op.accumulate)
 
 
 def open_blocks(
@@ -38,13 +41,11 @@ def open_blocks(
 ) -> PrimFunc | Declined:
     """Return `func` as `open_nest` does, for weights in codes; `others` are its elementwise blocks.
 
-    Tiles of more than two rows read floats that the codes of a panel become before them:
+    Where a panel meets one tile or two, codes become floats in registers, as `blocks_compute` says. For more rows
 
         for task (block of rows, panels) in parallel, for panel:
             values[k, width] = (code[k, width] - zero[block of k, width]) * scale[block of k, width]
             for tile of h rows in the block: as with float weights, of `values`
-
-    and for fewer rows codes become floats in registers, as `blocks_compute` says.
     """
     sch = s_tir.Schedule(func)
     for other in others[:-1]:
@@ -115,8 +116,53 @@ class _Codes:
         """Return the scales of a block, times 2^bits."""
         return tirx.BufferLoad(self.scales, [panel, at, ramp(tir.index_const(column), self.lanes)])
 
+    def fetched(self, panel: Expr, word: Expr) -> Stmt:
+        """Return what fetches words that come a page later; past the last it does nothing."""
+        return prefetch(tirx.BufferLoad(self.words, [panel, word, tir.index_const(_AHEAD)]))
+
     def _all(self, value: float, dtype: str) -> Expr:
         return tirx.Broadcast(tirx.const(value, dtype), self.lanes)
+
+
+class _UnpackedNest(OpenNest):
+    """The nest of floats that a panel's codes have become."""
+
+    def __init__(
+        self,
+        op: Matmul,
+        operands: tuple[Buffer, Buffer],
+        epilogue: Epilogue,
+        chosen: Mapping[str, int],
+        cpu: Cpu,
+        codes: _Codes,
+    ) -> None:
+        super().__init__(op, operands, epilogue, chosen, cpu)
+        self.codes, self.fetches = codes, False
+        self.values = buffer("values", op.k * self.layout.width, dtype=op.accumulate)
+
+    def of_panel(self, panel: Expr, loops: Stmt) -> Stmt:
+        """See `OpenNest`."""
+        codes, lanes, many = self.codes, self.layout.lanes, self.codes.op.codes_in_word
+        words = codes.op.block // many
+
+        def unpacked(b: Expr, w: Expr) -> Stmt:
+            word = b * words + w
+            parts = [codes.fetched(panel, word)]
+            for code in range(many):
+                for column in range(0, self.layout.width, lanes):
+                    exact = codes.value(panel, word, column, code) - codes.zero(panel, b, column)
+                    place = ramp((word * many + code) * self.layout.width + column, lanes)
+                    parts.append(store(self.values, exact * codes.scale(panel, b, column), place))
+            return sequence(*parts)
+
+        def of_block(b: Expr) -> Stmt:
+            return loop(words, lambda w: unpacked(b, w), name="w")
+
+        return block("panel", sequence(loop(self.op.k // codes.op.block, of_block, name="b"), loops), [self.values])
+
+    def _right(self, panel: Expr, k: Expr, column: int) -> Expr:
+        del panel
+        return tirx.BufferLoad(self.values, [ramp(k * self.layout.width + column, self.layout.lanes)])
 
 
 class _BlocksNest(OpenNest):
@@ -134,53 +180,22 @@ class _BlocksNest(OpenNest):
         super().__init__(op, operands, epilogue, chosen, cpu)
         self.codes, self.fetches = codes, False
         self.blocks, self.words = op.k // codes.op.block, codes.op.block // codes.op.codes_in_word
+        self.unpacked = _UnpackedNest(op, operands, epilogue, chosen, cpu, codes)
 
-    def _kind(self, tile: Tile) -> tuple[int, ...]:
-        return (*super()._kind(tile), int(tile.rows <= _INLINE_ROWS))
-
-    def _before(self, tiles: Sequence[Tile], panel: Expr, loops: Callable[[], Stmt]) -> Stmt:
-        if tiles[0].rows <= _INLINE_ROWS:
-            return loops()
-        abreast, width = tiles[0].abreast, self.layout.width
-        self.weight = buffer("values", abreast * self.op.k * width, dtype=self.op.accumulate)
-        return block("panel", sequence(self._unpacked(panel, abreast, self.weight), loops()), [self.weight])
-
-    def _unpacked(self, panel: Expr, abreast: int, values: Buffer) -> Stmt:
-        """`values[p, k, n]` of the panels from `panel` on."""
-        codes, lanes = self.codes, self.layout.lanes
-        many, columns = codes.op.codes_in_word, range(0, self.layout.width, lanes)
-
-        def word(p: Expr, at: Expr, within: Expr) -> Stmt:
-            parts = [self._fetched_words(panel + p, at * self.words + within)]
-            for code in range(many):
-                k = (at * self.words + within) * many + code
-                for column in columns:
-                    value = codes.value(panel + p, at * self.words + within, column, code)
-                    exact = value - codes.zero(panel + p, at, column)
-                    parts.append(store(values, exact * codes.scale(panel + p, at, column), self._place(p, k, column)))
-            return sequence(*parts)
-
-        def of_block(p: Expr, at: Expr) -> Stmt:
-            return loop(self.words, lambda within: word(p, at, within), name="w")
-
-        return loop(abreast, lambda p: loop(self.blocks, lambda at: of_block(p, at), name="b"), name="p")
-
-    def _fetched_words(self, panel: Expr, word: Expr) -> Stmt:
-        """Fetch words that come a page later; past the last it does nothing."""
-        return prefetch(tirx.BufferLoad(self.codes.words, [panel, word, tir.index_const(_AHEAD)]))
-
-    def _right(self, panel: Expr, p: int, k: Expr, column: int) -> Expr:
-        del panel
-        return tirx.BufferLoad(self.weight, [self._place(tir.index_const(p), k, column)])
-
-    def _place(self, p: Expr, k: Expr, column: int) -> Expr:
-        """Where the floats of a vector of a panel are."""
-        return ramp((p * self.op.k + k) * self.layout.width + column, self.layout.lanes)
+    def of_height(self, tiles: Sequence[Tile], height: Expr) -> Stmt:
+        """See `OpenNest`."""
+        highest = tiles[0]
+        high = [tile for tile in tiles if tile.abreast == highest.abreast == 1 and 2 * tile.rows >= highest.rows]
+        inline = super().of_height(tiles, height)
+        if not high:
+            return inline
+        many = tirx.all(self.rows > _FEW_TILES * highest.rows, height >= high[-1].rows)
+        return tirx.IfThenElse(many, self.unpacked.tasks(high, height), inline)
 
     def product(self, tile: Tile, first: Expr, panel: Expr, before: Expr, sums: Buffer) -> Stmt:
         """See `OpenNest`."""
-        if tile.rows > _INLINE_ROWS:
-            return super().product(tile, first, panel, before, sums)
+        del before
+        shared = tile.rows <= _SHARED_ROWS and not self.codes.is_centred
         lanes, vectors, dtype = self.layout.lanes, tile.abreast * self.layout.vectors, self.op.accumulate
         size = tile.rows * vectors * lanes
         total, acc = (buffer(name, size, dtype=dtype, scope="local") for name in ("total", "acc"))
@@ -198,16 +213,16 @@ class _BlocksNest(OpenNest):
             for i, v in places:
                 where, column = self._columns_of(panel, v)
                 added = acc[at(i, v)]
-                if not self.codes.is_centred:
+                if shared:
                     added = added - self.codes.zero(where, b, column) * tirx.Broadcast(share[i], lanes)
                 end.append(store(total, total[at(i, v)] + self.codes.scale(where, b, column) * added, at(i, v)))
-            shares = [self._share(first + i, b, share, i) for i in range(tile.rows) if not self.codes.is_centred]
+            shares = [self._share(first + i, b, share, i) for i in range(tile.rows) if shared]
             return sequence(*shares, *begin, inner, *end)
 
         cleared = [store(total, zero, at(*place)) for place in places]
         moved = [store(sums, total[at(*place)], at(*place)) for place in places]
         body = sequence(*cleared, loop(self.blocks, of_block, name="b"), *moved)
-        return block("product", body, [total, acc, *([] if self.codes.is_centred else [share])])
+        return block("product", body, [total, acc, *([share] if shared else [])])
 
     def _columns_of(self, panel: Expr, v: int) -> tuple[Expr, int]:
         """The panel of a vector of those from `panel` on, and its first column there."""
@@ -218,9 +233,12 @@ class _BlocksNest(OpenNest):
         """The products with the codes of a word of each column."""
         many, lanes, vectors = self.codes.op.codes_in_word, self.layout.lanes, tile.abreast * self.layout.vectors
         places = [self._columns_of(panel, v) for v in range(vectors)]
-        parts: list[Stmt] = [self._fetched_words(panel + p, word) for p in range(tile.abreast)]
+        parts: list[Stmt] = [self.codes.fetched(panel + p, word) for p in range(tile.abreast)]
         for code in range(many):
             values = [self.codes.value(where, word, column, code) for where, column in places]
+            if tile.rows > _SHARED_ROWS and not self.codes.is_centred:
+                zeros = [self.codes.zero(where, tirx.floordiv(word, self.words), column) for where, column in places]
+                values = [value - zero for value, zero in zip(values, zeros, strict=True)]
             for i in range(tile.rows):
                 left = self._left(first + i, word * many + code)
                 for v, value in enumerate(values):

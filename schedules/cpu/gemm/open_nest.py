@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from tvm import s_tir, tirx
 
 from relaxc.schedules.cpu.common.dot_product import PAIRED
 from relaxc.schedules.cpu.gemm.open_epilogue import Epilogue, rows_of
-from relaxc.schedules.cpu.gemm.open_plan import Tile, layout_of, tiles_of
+from relaxc.schedules.cpu.gemm.open_plan import Tile, layout_of, panel_bytes, tiles_of
 from relaxc.schedules.dots import Dot
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import tir
@@ -68,27 +68,28 @@ class OpenNest:
         self.layout = layout_of(op, chosen)
         self.dot = self.layout.instruction(cpu)
         self.rows = epilogue.rows
-        self.fetches = self.layout.panels * self.layout.panel_bytes > cpu.l2_bytes // 2
+        self.fetches = self.layout.panels * panel_bytes(self.layout) > cpu.l2_bytes // 2
 
     def body(self) -> Stmt:
         """Return a root block of the choice of the tiles, and the loops for each kind of these."""
         tiles = tiles_of(self.op, self.chosen, self.cpu)
         best, height = buffer("best", 2, dtype=tir.INDEX, scope="local"), tirx.Var("height", tir.INDEX)
-        nests = [list(same) for _, same in groupby(tiles, key=self._kind)]
-        found = self._tasks(nests[-1], height)
-        for same in reversed(nests[:-1]):
-            found = tirx.IfThenElse(height >= same[-1].rows, self._tasks(same, height), found)
-        made = block("tiles", sequence(self._height(tiles, best), tirx.Bind(height, best[0]), found), [best])
+        chosen = self._height(tiles, best), tirx.Bind(height, best[0])
+        made = block("tiles", sequence(*chosen, self.of_height(tiles, height)), [best])
         return s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", made))
 
-    def _kind(self, tile: Tile) -> tuple[int, ...]:
-        """What is the same of the tiles that share loops."""
-        return (tile.abreast,)
+    def of_height(self, tiles: Sequence[Tile], height: Expr) -> Stmt:
+        """Return the loops with tiles of a `height`, those of one of the `tiles`."""
+        nests = [list(same) for _, same in groupby(tiles, key=lambda tile: tile.abreast)]
+        found = self.tasks(nests[-1], height)
+        for same in reversed(nests[:-1]):
+            found = tirx.IfThenElse(height >= same[-1].rows, self.tasks(same, height), found)
+        return found
 
-    def _before(self, tiles: Sequence[Tile], panel: Expr, loops: Callable[[], Stmt]) -> Stmt:
-        """The loops over tiles of panels from `panel` on, with what comes before them."""
-        del tiles, panel
-        return loops()
+    def of_panel(self, panel: Expr, loops: Stmt) -> Stmt:
+        """Return the `loops` over the tiles of the panels from `panel` on, with what comes before them."""
+        del panel
+        return loops
 
     def _height(self, tiles: Sequence[Tile], best: Buffer) -> Stmt:
         """Write to `best` the rows of the tiles that take the fewest cycles, of equal ones the most, and the cycles."""
@@ -100,8 +101,8 @@ class OpenNest:
             found.append(tirx.IfThenElse(tirx.all(self.rows >= tile.rows, cycles <= best[1]), taken, None))
         return sequence(*found)
 
-    def _tasks(self, tiles: Sequence[Tile], height: Expr) -> Stmt:
-        """The parallel loop, for tiles with as many panels abreast."""
+    def tasks(self, tiles: Sequence[Tile], height: Expr) -> Stmt:
+        """Return the parallel loop, for tiles with as many panels abreast."""
         panels, abreast = self.chosen["panels"], tiles[0].abreast
         groups = self.layout.panels // panels
         down, each = tirx.Var("down", tir.INDEX), tirx.Var("each", tir.INDEX)
@@ -116,11 +117,8 @@ class OpenNest:
             def of_panels(part: Expr) -> Stmt:
                 panel = group * panels + part * abreast
                 down_here = tirx.min(each, down - begin)
-
-                def loops() -> Stmt:
-                    return loop(down_here, lambda tile: self._tile(tiles, height, begin, tile, panel), name="tile")
-
-                return self._before(tiles, panel, loops)
+                loops = loop(down_here, lambda tile: self._tile(tiles, height, begin, tile, panel), name="tile")
+                return self.of_panel(panel, loops)
 
             return loop(panels // abreast, of_panels, name="panel")
 
@@ -193,7 +191,7 @@ class OpenNest:
                 left = self._left(first + i, k)
                 for v in range(vectors):
                     p, within = divmod(v, self.layout.vectors)
-                    added = self._added(tile_sums[at(i, v)], left, self._right(panel, p, k, within * lanes))
+                    added = self._added(tile_sums[at(i, v)], left, self._right(panel + p, k, within * lanes))
                     parts.append(store(tile_sums, added, at(i, v)))
             return sequence(*parts)
 
@@ -223,9 +221,9 @@ class OpenNest:
         few = tirx.BufferLoad(self.data, rows_of(self.data.shape, row, ramp(k * self.dot.k, self.dot.k)))
         return tirx.Broadcast(tirx.reinterpret("int32", few), lanes)
 
-    def _right(self, panel: Expr, p: int, k: Expr, column: int) -> Expr:
-        """A vector of the weights of the panel `p` behind `panel`, each lane with the elements of a step."""
-        lanes, panel = self.layout.lanes, panel + p
+    def _right(self, panel: Expr, k: Expr, column: int) -> Expr:
+        """A vector of the weights, each lane with the elements of a step."""
+        lanes = self.layout.lanes
         if self.dot is None:
             return tirx.BufferLoad(self.weight, [panel, k, ramp(tir.index_const(column), lanes)]).astype(
                 f"{self.op.accumulate}x{lanes}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
+from statistics import geometric_mean
 
 from relaxc.schedules.cpu.common.dot_product import STEPS
 from relaxc.schedules.cpu.common.register_tile import divisors, fits, step_cycles, unrolled_steps
 from relaxc.schedules.cpu.gemm.packed_plan import Layout, dot_of
+from relaxc.schedules.dots import bits_of
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.operators import Matmul
 
-__all__ = ["PARAMETERS", "Tile", "default", "estimate", "layout_of", "points", "refusal", "tiles_of"]
+__all__ = ["PARAMETERS", "Tile", "default", "estimate", "layout_of", "panel_bytes", "points", "refusal", "tiles_of"]
 
 PARAMETERS = ("block", "vectors", "rows", "span", "panels", "unroll")
 """The layout is `block` lanes of a vector and `vectors` of a panel; `rows` of the highest register tile; `span` rows at
@@ -25,6 +26,9 @@ _MOST_ROWS, _MOST_VECTORS, _MOST_PANELS = 14, 4, 8
 
 _LOWER = 0.85
 """The next lower tile in the one before: with all of them no number of rows computes many that are not there."""
+
+_UNPACKING = 3
+"""Instructions that make a vector of floats of codes; they start beside the multiply-adds, on one unit more."""
 
 _TILE_CYCLES = 20
 """To begin and end a tile."""
@@ -46,6 +50,11 @@ def layout_of(op: Matmul, parameters: Mapping[str, int]) -> Layout:
     return Layout(op, 0, parameters["block"], parameters["vectors"], parameters.get(STEPS, 1))
 
 
+def panel_bytes(layout: Layout) -> float:
+    """Return the bytes of a panel, which may be of fewer bits an element than A."""
+    return layout.op.k * layout.width * bits_of(layout.op.operands[1]) / 8
+
+
 def tiles_of(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> list[Tile]:
     """Return the tiles that the kernel has for `rows` and less, the highest first; the last has one row."""
     heights = [parameters["rows"]]
@@ -64,8 +73,10 @@ def _tile(op: Matmul, rows: int, parameters: Mapping[str, int], cpu: Cpu) -> Til
         if each == 1 or fits_flat(rows, vectors * each, cpu)
     ]
     chosen = next((each for each in abreast if rows * vectors * each >= wanted), abreast[-1])
-    arriving = layout.panel_bytes / layout.steps / cpu.costs.l2_bytes_per_cycle
-    step = max(step_cycles(rows, vectors * chosen, cpu, dot) / chosen, arriving) + 0.5 / parameters["unroll"]
+    arriving = panel_bytes(layout) / layout.steps / cpu.costs.l2_bytes_per_cycle
+    unpacking = _UNPACKING if bits_of(op.operands[1]) < bits_of(op.operands[0]) else 0
+    issued = (rows + unpacking) * vectors / (cpu.fma_per_cycle + 1)
+    step = max(step_cycles(rows, vectors * chosen, cpu, dot) / chosen, issued, arriving) + 0.5 / parameters["unroll"]
     return Tile(rows, chosen, round(layout.steps * step + 2 * rows * vectors + _TILE_CYCLES))
 
 
@@ -94,10 +105,10 @@ def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
 
 def _span(layout: Layout, rows: int, cpu: Cpu) -> int:
     """The rows that stay in L2 beside two panels; more where those do not fit, so that panels are read less often."""
-    fitting = (cpu.l2_bytes * 3 // 4 - 2 * layout.panel_bytes) // layout.row_bytes
+    fitting = (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes(layout)) // layout.row_bytes
     if fitting < rows:
         fitting = cpu.l3_bytes * 3 // 4 // cpu.cores // layout.row_bytes
-    return max(rows, min(fitting, _MOST_SPAN))
+    return max(rows, min(int(fitting), _MOST_SPAN))
 
 
 def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
@@ -123,9 +134,7 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
 def estimate(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
     """Return the geometric mean of the busiest core's cycles over the sizes that are assumed."""
     tiles = tiles_of(op, parameters, cpu)
-    return prod(
-        _cycles(rows, replace(op, m=rows), parameters, tiles, cpu) ** (1 / len(ASSUMED_ROWS)) for rows in ASSUMED_ROWS
-    )
+    return geometric_mean(_cycles(rows, op, parameters, tiles, cpu) for rows in ASSUMED_ROWS)
 
 
 def _cycles(rows: int, op: Matmul, parameters: Mapping[str, int], tiles: list[Tile], cpu: Cpu) -> float:
@@ -135,7 +144,7 @@ def _cycles(rows: int, op: Matmul, parameters: Mapping[str, int], tiles: list[Ti
     in_task = min(down, max(1, parameters["span"] // tile.rows))
     rounds = -(-(-(-down // in_task) * (layout.panels // panels)) // cpu.cores)
     compute = rounds * panels * in_task * tile.cycles
-    arriving = layout.panels * layout.panel_bytes / cpu.cores / cpu.memory_bytes_per_cycle
+    arriving = layout.panels * panel_bytes(layout) / cpu.cores / cpu.memory_bytes_per_cycle
     held = in_task * tile.rows * layout.row_bytes
     again = rounds * panels * held / cpu.l3_bytes_per_cycle if held > cpu.l2_bytes else 0.0
     return max(compute, arriving) + again
