@@ -15,7 +15,7 @@ from relaxc.schedules.operators import BlockMatmul
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
 from relaxc.service.passes.common.constants import constant
-from relaxc.service.passes.common.epilogue import epilogue_of
+from relaxc.service.passes.common.epilogue import epilogue_of, pattern_of
 from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, rows_of
 
 __all__ = ["PackBlockWeights", "takes"]
@@ -67,4 +67,6 @@ def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax
     op = replace(_operator(rows, weights), epilogue=epilogue_of(scope.readers, scope.bound))
     plan = planner.plan(op)
     parts = planning.pack_blocks(plan, weights.codes, weights.scales, weights.own_zeros)
-    return scope.emit_te(planning.computation(plan), data, *map(constant, parts), name="block_matmul", attrs={})
+    return scope.emit_te(
+        planning.computation(plan), data, *map(constant, parts), name="block_matmul", attrs=pattern_of(rows)
+    )

@@ -14,7 +14,7 @@ from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.operators import Matmul
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.constants import array_of, constant
-from relaxc.service.passes.common.epilogue import epilogue_of
+from relaxc.service.passes.common.epilogue import epilogue_of, pattern_of
 from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls, rows_of
 
 __all__ = ["PackMatmul"]
@@ -60,4 +60,4 @@ def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax
     packed = constant(planning.arranged(plan, array))
     if many and str(data.ty.dtype) != plan.operator.accumulate and planning.taken_at_once(plan) == 1:
         data = scope.emit(relax.op.astype(data, plan.operator.accumulate))
-    return scope.emit_te(planning.computation(plan), data, packed, name="matmul", attrs={})
+    return scope.emit_te(planning.computation(plan), data, packed, name="matmul", attrs=pattern_of(rows))
