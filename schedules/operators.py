@@ -70,7 +70,10 @@ class _Described:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul(_Described):
-    """`C[m, n] = epilogue(sum over k of A[m, k] * B[k, n])` with a constant B; leading axes of A are folded into m."""
+    """`C[m, n] = epilogue(sum over k of A[m, k] * B[k, n])` with a constant B; leading axes of A are folded into m.
+
+    m is 0 where it is not known before the model runs.
+    """
 
     kind: ClassVar[str] = "matmul"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def computation(plan: Plan) -> Callable[..., te.Tensor]:
 
     def matmul(data: te.Tensor, words: te.Tensor, scales: te.Tensor, *zeros: te.Tensor) -> te.Tensor:
         *leading, _ = data.shape
-        rows = prod(int(extent) for extent in leading)
+        rows = tir.product(leading)
         panels, blocks, tile = (int(extent) for extent in scales.shape)
         i = te.reduce_axis((0, op.block), name="i")
         w, c = te.reduce_axis((0, steps), name="w"), te.reduce_axis((tir.index_const(0), tir.size(many)), name="c")

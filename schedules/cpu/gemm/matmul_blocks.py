@@ -11,8 +11,9 @@ from tvm import s_tir
 from relaxc.schedules.cpu.common.code_dot import tensorize_codes
 from relaxc.schedules.cpu.common.dot_product import STEPS, instruction, steps_of
 from relaxc.schedules.cpu.common.register_tile import fits, flatten_rows
-from relaxc.schedules.cpu.gemm import blocks_compute
+from relaxc.schedules.cpu.gemm import blocks_compute, open_plan
 from relaxc.schedules.cpu.gemm.digits_compute import BYTES, DIGITS, PREPARED, WORD
+from relaxc.schedules.cpu.gemm.open_blocks import in_floats, open_blocks
 from relaxc.schedules.dots import Dot
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import analysis, moves
@@ -87,25 +88,27 @@ class MatmulBlocks(Planned[BlockMatmul]):
         """See `Planned`."""
         if wrong := self.wrong_dtypes(operator):
             return wrong
+        if not operator.m:
+            return _unfit(operator) or open_plan.refusal(in_floats(operator), parameters, cpu)
         if set(parameters) - {STEPS} != set(PARAMETERS) or min(parameters.values()) < 1:
             return f"the template's parameters are {', '.join(PARAMETERS)}, all positive, and {STEPS}"
         dot = _dot(operator, cpu)
         wrongs = {
             "it takes a few rows": operator.m > MOST_ROWS,
-            "a block is no whole words": bool(operator.block % operator.codes_in_word),
-            "blocks do not divide the depth": bool(operator.k % operator.block),
             "the block is not a vector": parameters["block"] != cpu.lanes(operator.sum_bits),
             "no instruction takes so many steps": STEPS in parameters and (dot is None or parameters[STEPS] != dot.k),
             "the sums do not fit the registers": not fits(_sums(operator, parameters), parameters["vectors"], cpu),
             "unroll does not divide the words of a block": bool(_words(operator) % parameters["unroll"]),
         }
-        return next((reason for reason, is_so in wrongs.items() if is_so), "")
+        return _unfit(operator) or next((reason for reason, is_so in wrongs.items() if is_so), "")
 
     def default(self, operator: BlockMatmul, cpu: Cpu) -> dict[str, int]:
         """See `Planned`: sums that hide the latency, panels for every core.
 
         An instruction for bytes has fewer to issue than multiply-adds for any number of rows, where its sums fit.
         """
+        if not operator.m:
+            return open_plan.default(in_floats(operator), cpu)
         dot = _dot(operator, cpu)
         steps = {STEPS: dot.k} if dot is not None and fits(operator.m * DIGITS, 1, cpu) else {}
         fitting = max(1, (cpu.vector_registers - 1) // (_sums(operator, steps) + 1) // (1 if steps else 2))
@@ -116,6 +119,9 @@ class MatmulBlocks(Planned[BlockMatmul]):
 
     def space(self, operator: BlockMatmul, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
+        if not operator.m:
+            yield from () if _unfit(operator) else open_plan.points(in_floats(operator), cpu)
+            return
         dot = _dot(operator, cpu)
         for steps in ({STEPS: dot.k}, {}) if dot else ({},):
             for vectors in range(1, _MOST_VECTORS + 1):
@@ -126,6 +132,8 @@ class MatmulBlocks(Planned[BlockMatmul]):
 
     def estimate(self, operator: BlockMatmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """Return the cycles of the busiest core: its arithmetic, or the arrival of its part of the weights."""
+        if not operator.m:
+            return open_plan.estimate(in_floats(operator), parameters, cpu)
         width = parameters["block"] * parameters["vectors"]
         panels = -(-operator.n // width)
         words = operator.k // operator.codes_in_word
@@ -153,7 +161,16 @@ class MatmulBlocks(Planned[BlockMatmul]):
             return Declined("what is before or behind it is not elementwise")
         if names[-1] in own or len(blocks[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
+        if not operator.m:
+            return open_blocks(func, operator, others, parameters, cpu)
         return _schedule(func, operator, others, parameters, cpu)
+
+
+def _unfit(op: BlockMatmul) -> str:
+    """Why its codes are in no words of the depth, whatever the parameters."""
+    if op.block % op.codes_in_word:
+        return "a block is no whole words"
+    return "blocks do not divide the depth" if op.k % op.block else ""
 
 
 def _dot(op: BlockMatmul, cpu: Cpu) -> Dot | None:

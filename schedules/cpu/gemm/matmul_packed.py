@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import gcd
+from types import ModuleType
 from typing import Any
 
 from tvm import s_tir
@@ -12,8 +13,9 @@ from tvm import s_tir
 from relaxc.schedules.cpu.common.dot_product import STEPS, steps_of, tensorize
 from relaxc.schedules.cpu.common.register_tile import blocks_around, flatten_rows
 from relaxc.schedules.cpu.common.tile_registers import MATRIX
-from relaxc.schedules.cpu.gemm import matrix_plan, packed_compute, packed_plan
+from relaxc.schedules.cpu.gemm import matrix_plan, open_plan, packed_compute, packed_plan
 from relaxc.schedules.cpu.gemm.matrix_nest import by_registers
+from relaxc.schedules.cpu.gemm.open_nest import open_nest
 from relaxc.schedules.cpu.gemm.packed_plan import Layout
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import moves, tir
@@ -72,11 +74,12 @@ class MatmulPacked(Planned[Matmul]):
 
     def refusal(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        plan = matrix_plan if MATRIX in parameters else packed_plan
-        return self.wrong_dtypes(operator) or plan.refusal(operator, parameters, cpu)
+        return self.wrong_dtypes(operator) or str(_plan_of(operator, parameters).refusal(operator, parameters, cpu))
 
     def default(self, operator: Matmul, cpu: Cpu) -> Mapping[str, int]:
         """See `Planned`: the better of the points by vectors and by tile registers."""
+        if not operator.m:
+            return open_plan.default(operator, cpu)
         by_tiles = None if self.wrong_dtypes(operator) else matrix_plan.default(operator, cpu)
         points = [packed_plan.default(operator, cpu), *([] if by_tiles is None else [by_tiles])]
         return min(points, key=lambda point: self.estimate(operator, point, cpu))
@@ -85,13 +88,13 @@ class MatmulPacked(Planned[Matmul]):
         """See `Planned`."""
         if self.wrong_dtypes(operator):
             return ()
+        if not operator.m:
+            return open_plan.points(operator, cpu)
         return chain(matrix_plan.points(operator, cpu), packed_plan.points(operator, cpu))
 
     def estimate(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""
-        if MATRIX in parameters:
-            return matrix_plan.estimate(operator, parameters, cpu)
-        return packed_plan.estimate(operator, parameters, cpu)
+        return float(_plan_of(operator, parameters).estimate(operator, parameters, cpu))
 
     def compute(self, plan: Plan) -> Callable[..., Any]:
         """See `Planned`."""
@@ -116,6 +119,8 @@ class MatmulPacked(Planned[Matmul]):
             return Declined("something that the product reads is computed before it")
         if len(after[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
+        if not operator.m:
+            return _of_any_rows(func, operator, parameters, cpu)
         layout = Layout.of(operator, parameters)
         dot = matrix_plan.instruction_of(operator, cpu) if MATRIX in parameters else layout.instruction(cpu)
         if layout.dot > 1 and dot is None:
@@ -123,9 +128,27 @@ class MatmulPacked(Planned[Matmul]):
         return _schedule(func, layout, cpu, parameters)
 
 
+def _plan_of(operator: Matmul, parameters: Parameters) -> ModuleType:
+    """What divides a product so."""
+    return matrix_plan if MATRIX in parameters else packed_plan if operator.m else open_plan
+
+
 def _width(parameters: Parameters) -> int:
     """Columns of a panel."""
     return parameters["vectors"] * parameters["block"]
+
+
+def _of_any_rows(func: PrimFunc, op: Matmul, chosen: Parameters, cpu: Cpu) -> PrimFunc | Declined:
+    """The nest of a product whose rows are known at the call alone."""
+    if open_plan.layout_of(op, chosen).dot > 1 and open_plan.layout_of(op, chosen).instruction(cpu) is None:
+        return Declined("the target has no instruction for its plan")
+    sch = s_tir.Schedule(func)
+    before, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
+    for block in (*before, *after[:-1]):
+        sch.compute_inline(block.name_hint)
+    inlined = sch.mod["main"]
+    _, product, (last,) = blocks_around(inlined, BLOCK)  # type: ignore[misc]
+    return open_nest(inlined, product, last, op, chosen, cpu)
 
 
 def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> PrimFunc:

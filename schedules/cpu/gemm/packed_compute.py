@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,27 +34,27 @@ def computation(plan: Plan) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
     """Return `C[..., m, n] += A[..., m, k] * B[n // t, k, n % t]` of A and the packed `B[N/t, K, t]`.
 
     All leading axes are one axis of rows in the accumulator, which is over the plan's padded rows: those past the last
-    read the last one again and are cropped. Where an instruction takes several steps of k, the sum is over `k` of these
-    and `j` in them.
+    read the last one again and are cropped. A plan for any number of rows pads none. Where an instruction takes several
+    steps of k, the sum is over `k` of these and `j` in them.
     """
-    op, padded = plan.operator, plan.parameters["padded"]
+    op, padded = plan.operator, plan.parameters.get("padded")
     dot = steps_of(plan.parameters)
     columns, dtype = op.n, op.accumulate  # type: ignore[union-attr]  # a plan of this template is of a Matmul
 
     def matmul(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         *leading, _ = data.shape
         panels, steps, tile, *interleaved = (int(extent) for extent in weight.shape)
-        rows = prod(int(extent) for extent in leading)
+        rows = tir.product(leading)
         k = te.reduce_axis((0, steps), name="k")
         within = [te.reduce_axis((0, dot), name="j") for _ in interleaved]
 
         def product(m: Expr, n: Expr) -> Expr:
-            row = tir.unflatten(m if rows == padded else te.min(m, rows - 1), leading)
+            row = tir.unflatten(m if padded in (rows, None) else te.min(m, rows - 1), leading)
             at = k * dot + within[0] if within else k
             taken = weight[(n // tile, k, n % tile, *within)]
             return te.sum(data[(*row, at)].astype(dtype) * taken.astype(dtype), axis=[k, *within])
 
-        tiles = te.compute((padded, panels * tile), product, name="matmul", attrs={PLAN: plan.to_json()})
+        tiles = te.compute((padded or rows, panels * tile), product, name="matmul", attrs={PLAN: plan.to_json()})
         shape = (*leading, columns)
         return te.compute(
             shape, lambda *index: tiles[tir.flatten(index[:-1], leading), index[-1]].astype(op.out), name="crop"

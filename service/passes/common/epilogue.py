@@ -7,7 +7,10 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Op
 
-__all__ = ["Readers", "epilogue_of"]
+__all__ = ["Readers", "epilogue_of", "pattern_of"]
+
+_CONTRACTION = 4
+"""TVM's number of a pattern behind which elementwise operators are fused."""
 
 _MOST = 8
 """Operators of an epilogue that are told apart."""
@@ -59,6 +62,11 @@ def epilogue_of(readers: Readers, var: relax.Var | None) -> tuple[str, ...]:
         names.append(name)
         var = found[0].var
     return tuple(names)
+
+
+def pattern_of(rows: int) -> dict[str, int]:
+    """Return the attributes by which a product has its epilogue fused: TVM sees no contraction in unknown rows (0)."""
+    return {} if rows else {"op_pattern": _CONTRACTION}
 
 
 def _elementwise(binding: relax.VarBinding, var: relax.Var) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from math import prod
 from typing import Any
 
 from tvm import IRModule, relax
@@ -23,6 +24,7 @@ __all__ = [
     "merge_rules",
     "op_name",
     "rewrite_calls",
+    "rows_of",
     "scalar_of",
     "static_shape",
     "with_functions",
@@ -115,6 +117,20 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     if not isinstance(shape, relax.ShapeExpr) or not all(hasattr(dim, "value") for dim in shape):
         return None
     return tuple(int(dim) for dim in shape)
+
+
+def rows_of(expr: relax.Expr) -> int | None:
+    """Return the rows of all leading axes of a tensor, 0 where the call decides; None where there are none at all.
+
+    None, too, of one without a shape of two axes or more, or with a symbolic number of columns.
+    """
+    shape = getattr(expr.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr) or len(shape) < 2 or not hasattr(shape[-1], "value"):
+        return None
+    known = [int(dim) if hasattr(dim, "value") else None for dim in list(shape)[:-1]]
+    if 0 in known:
+        return None
+    return prod(size or 0 for size in known)
 
 
 def dims_equal(left: Any, right: Any) -> bool:

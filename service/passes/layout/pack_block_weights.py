@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import IRModule, relax
 
@@ -16,8 +15,8 @@ from relaxc.schedules.operators import BlockMatmul
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
 from relaxc.service.passes.common.constants import constant
-from relaxc.service.passes.common.epilogue import epilogue_of
-from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, static_shape
+from relaxc.service.passes.common.epilogue import epilogue_of, pattern_of
+from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, rows_of
 
 __all__ = ["PackBlockWeights", "takes"]
 
@@ -29,8 +28,7 @@ _MOST_BLOCK = 256
 class PackBlockWeights:
     """`A @ dequantize_blocks(codes, scales, zeros)` computes from packed codes, by the template for them.
 
-    Where the rows of A are too many for it by now, or are not known, the weights are dequantized here, for the packed
-    product of floats.
+    Where the rows of A are too many for it by now, the weights are dequantized here, for the packed product of floats.
     """
 
     def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
@@ -43,7 +41,7 @@ class PackBlockWeights:
 
 
 def takes(cpu: Cpu, rows: int, weights: BlockWeights) -> bool:
-    """Return whether the template computes a product of so many rows from the codes."""
+    """Return whether the template computes a product of so many rows, 0 where it is not known, from the codes."""
     return planning.takes_blocks(_operator(rows, weights.in_blocks(_MOST_BLOCK)), cpu)
 
 
@@ -60,14 +58,15 @@ def _operator(rows: int, weights: BlockWeights) -> BlockMatmul:
 
 def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | None:
     data, right = call.args
-    weights, shape = block_weights(right, scope), static_shape(data)
-    if weights is None or shape is None:
+    weights, rows = block_weights(right, scope), rows_of(data)
+    if weights is None or rows is None:
         return None
-    rows = int(np.prod(shape[:-1]))
     if not takes(cpu, rows, weights):
         return None
     weights = weights.in_blocks(_MOST_BLOCK)
     op = replace(_operator(rows, weights), epilogue=epilogue_of(scope.readers, scope.bound))
     plan = planner.plan(op)
     parts = planning.pack_blocks(plan, weights.codes, weights.scales, weights.own_zeros)
-    return scope.emit_te(planning.computation(plan), data, *map(constant, parts), name="block_matmul", attrs={})
+    return scope.emit_te(
+        planning.computation(plan), data, *map(constant, parts), name="block_matmul", attrs=pattern_of(rows)
+    )

@@ -14,8 +14,8 @@ from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.operators import Matmul
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.constants import array_of, constant
-from relaxc.service.passes.common.epilogue import epilogue_of
-from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
+from relaxc.service.passes.common.epilogue import epilogue_of, pattern_of
+from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls, rows_of
 
 __all__ = ["PackMatmul"]
 
@@ -29,8 +29,7 @@ class PackMatmul:
 
     The element types are those that the template multiplies: floats summed in float32, bytes summed in int32. A panel
     is read from start to end for each tile of rows, with no other stride than one. The planner chooses t and the tiles.
-    Symbolic rows stay as they are, as TVM cannot prove their tiles apart. An odd depth is filled up with zeros where an
-    instruction takes pairs.
+    An odd depth is filled up with zeros where an instruction takes pairs.
     """
 
     def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
@@ -44,29 +43,21 @@ class PackMatmul:
 def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | None:
     data, weight = call.args
     weight = scope.value(weight)
-    if not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2 or data.ty.shape is None:
+    rows = rows_of(data)
+    if not is_tensor_constant(weight) or weight.ty.ndim != 2 or rows is None:
         return None
     dtypes = planning.matmul_dtypes(str(data.ty.dtype), str(weight.ty.dtype), str(call.ty.dtype))
-    rows = _product(list(data.ty.shape)[:-1])
     array = array_of(weight)
-    if dtypes is None or not rows or not array.size:
+    if dtypes is None or not array.size:
         return None
-    if rows >= _MANY_ROWS and array.shape[0] % 2 and planning.has_pairs(cpu, dtypes["operands"]):
+    many = not rows or rows >= _MANY_ROWS
+    if many and array.shape[0] % 2 and planning.has_pairs(cpu, dtypes["operands"]):
         data = scope.emit(relax.op.nn.pad(data, [0] * (2 * data.ty.ndim - 1) + [1]))
         array = np.pad(array, ((0, 1), (0, 0)))
     depth, columns = array.shape
     epilogue = epilogue_of(scope.readers, scope.bound)
     plan = planner.plan(Matmul(m=rows, n=columns, k=depth, epilogue=epilogue, **dtypes))
     packed = constant(planning.arranged(plan, array))
-    if rows >= _MANY_ROWS and str(data.ty.dtype) != plan.operator.accumulate and planning.taken_at_once(plan) == 1:
+    if many and str(data.ty.dtype) != plan.operator.accumulate and planning.taken_at_once(plan) == 1:
         data = scope.emit(relax.op.astype(data, plan.operator.accumulate))
-    return scope.emit_te(planning.computation(plan), data, packed, name="matmul", attrs={})
-
-
-def _product(shape: Any) -> int | None:
-    total = 1
-    for dim in shape:
-        if not hasattr(dim, "value"):
-            return None
-        total *= int(dim)
-    return total
+    return scope.emit_te(planning.computation(plan), data, packed, name="matmul", attrs=pattern_of(rows))

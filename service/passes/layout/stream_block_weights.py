@@ -34,8 +34,8 @@ class StreamBlockWeights:
 
 
 def takes(rows: int, weights: BlockWeights) -> bool:
-    """Return whether the template computes a product of so many rows from the codes."""
-    return rows <= MOST_ROWS and _packed(weights) is not None
+    """Return whether the template computes a product of so many rows, 0 where it is not known, from the codes."""
+    return 0 < rows <= MOST_ROWS and _packed(weights) is not None
 
 
 def _streamed(call: relax.Call, scope: Scope) -> relax.Expr | None:

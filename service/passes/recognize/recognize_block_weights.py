@@ -12,7 +12,7 @@ from tvm import IRModule, relax
 
 from relaxc.service.passes.common.block_weights import BlockWeights, block_weights, emit_block_weights
 from relaxc.service.passes.common.constants import Array
-from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, rows_of
 from relaxc.service.passes.recognize.recognize_integer_products import evaluated
 from relaxc.service.passes.simplify.fold_constants import COMPUTE
 
@@ -46,14 +46,13 @@ class RecognizeBlockWeights:
 
 def _product(call: relax.Call, scope: Scope, *, takes: Takes) -> relax.Expr | None:
     data, right = call.args
-    shape = static_shape(data)
+    rows = rows_of(data)
     dtypes = {str(each.ty.dtype) for each in (call, data, right)}
-    if shape is None or len(shape) < 2 or dtypes != {"float32"} or right.ty.ndim != 2:
+    if rows is None or dtypes != {"float32"} or right.ty.ndim != 2:
         return None
     if block_weights(right, scope) is not None:
         return None
     found = _found(right, scope)
-    rows = int(np.prod(shape[:-1]))
     if found is None or not takes(rows, found):
         return None
     return relax.op.matmul(data, emit_block_weights(found, scope))
