@@ -171,7 +171,7 @@ class OpenNest:
         return tirx.IfThenElse(panel < self.layout.panels - 1, columns(width), columns(over))
 
     def product(self, tile: Tile, first: Expr, panel: Expr, before: Expr, sums: Buffer) -> Stmt:
-        """`sums[i, p, n] = sum over k of A[first + i, k] * P[panel + p, k, n]` of a tile, added up in registers.
+        """Return `sums[i, p, n] = sum over k of A[first + i, k] * P[panel + p, k, n]` of a tile, in registers.
 
         `before`: the tiles of the panel that came before, which have fetched a part of what follows the panel.
         """
