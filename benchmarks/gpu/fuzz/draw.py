@@ -97,12 +97,14 @@ def _gemm(chance: random.Random) -> Case:
 
 
 def _gemm_sm80(chance: random.Random) -> WarpCase:
-    """Half of them with rows of any length, which are copied by pieces."""
+    """Half of them with rows of any length, which are copied by pieces; many of fp32."""
     while True:
         drawn = _gemm(chance)
         if chance.random() < 0.4:
+            drawn = replace(drawn, dtype="float32", out="float32")
+        if chance.random() < 0.4:
             drawn = replace(drawn, n=extent(chance, 600, least=2), k=extent(chance, 600))
-        if drawn.dtype in LOW and (drawn.epilogue != "low" or drawn.n % 8 == drawn.k % 8 == 0):
+        if (drawn.dtype in LOW or drawn.k >= 16) and (drawn.epilogue != "low" or drawn.n % 8 == drawn.k % 8 == 0):
             return WarpCase(**{**vars(drawn), "out": drawn.dtype if drawn.out != "float32" else drawn.out})
 
 

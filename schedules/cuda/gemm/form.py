@@ -1,12 +1,12 @@
 """What a PrimFunc multiplies: `out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`.
 
-The operands are 16-bit floats, 8-bit floats (e4m3) or bytes.
+The operands are floats of 16 or 32 bits, 8-bit floats (e4m3) or bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, prod
 
 from tvm import tirx
@@ -22,8 +22,13 @@ from relaxc.schedules.ir.dtypes import dtype_bytes
 from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Var
 from relaxc.schedules.template import Declined
 
-__all__ = ["Gemm", "match"]
+__all__ = ["LEAST_DEPTH", "TF32", "WIDE", "Gemm", "is_in_tf32", "match"]
 
+TF32 = "relaxc.tf32"
+"""The attribute of a PrimFunc whose products of fp32 may be those of operands rounded to tf32."""
+WIDE = "float32"
+LEAST_DEPTH = 16
+"""Of a sum in fp32: what tensor cores cut off of a shorter one is more than fp32 rounds off."""
 _MAX_ELEMENTS = 1 << 31
 """Positions are 32-bit in the kernel."""
 
@@ -48,6 +53,7 @@ class Gemm:
     epilogue: str
     operands: tuple[Buffer, ...]
     expensive: bool
+    in_tf32: bool = field(default=False, kw_only=True)
 
     @property
     def dtype(self) -> str:
@@ -58,6 +64,16 @@ class Gemm:
     def sums(self) -> str:
         """The sums' dtype: int32 of bytes, fp32 of floats."""
         return "int32" if self.dtype in BYTES else "float32"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the operands are fp32, of which the tensor cores multiply parts."""
+        return self.dtype == WIDE
+
+    @property
+    def in_parts_of_fp32(self) -> bool:
+        """Whether each product is the sum of products of parts."""
+        return self.is_wide and not self.in_tf32
 
     @property
     def in_parts(self) -> bool:
@@ -86,11 +102,11 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     found = contraction.find(func)
     if isinstance(found, Declined):
         return found
-    kinds = LOW if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
+    kinds = (*LOW, WIDE) if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
     operands = [_operand(value, kinds, found.dtype) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):
         others = "" if ragged else ", 8-bit floats or bytes"
-        return Declined(f"its operands are not plain elements of 16-bit floats{others}")
+        return Declined(f"its operands are not plain elements of {'floats' if ragged else '16-bit floats'}{others}")
     a, b = (operand for operand in operands if operand is not None)
     if not all(any(load.source.same_as(buffer) for buffer in parameters) for load in (a, b)):
         return Declined("an operand is computed in the same PrimFunc")
@@ -98,6 +114,8 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     if str(a.source.dtype) != str(b.source.dtype) and kinds is not BYTES:
         return Declined("its operands have two dtypes")
     batch, m, n, k = sizes
+    if str(a.source.dtype) == WIDE and k < LEAST_DEPTH:
+        return Declined(f"its sums of fp32 are of fewer than {LEAST_DEPTH} products")
     if not ragged and (n % 8 or k % 8 or (kinds is not LOW and not takes_bytes(k, n))):
         return Declined("its columns or its sums are not in multiples of 8, which the copy engine needs: 16 of bytes")
     if batch * max(m * k, k * n, m * n) >= _MAX_ELEMENTS:
@@ -107,7 +125,7 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     n_major = _is_row_major(b, found, (*found.b, *found.k, *found.n))
     if not n_major and not _is_row_major(b, found, (*found.b, *found.n, *found.k)):
         return Declined("the right operand is stored neither by rows nor by columns")
-    if n_major and kinds is not LOW:
+    if n_major and not ragged and kinds is not LOW:
         return Declined("the right operand is of 8 bits by rows, which the tensor cores do not turn")
     axes = Axes(found.b, found.m, found.n, found.extents, found.origin)
     try:
@@ -115,8 +133,14 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     except Unsupported as error:
         return Declined(str(error))
     return Gemm(
-        batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive
+        batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive,
+        in_tf32=is_in_tf32(func, str(a.source.dtype)),
     )  # fmt: skip
+
+
+def is_in_tf32(func: PrimFunc, dtype: str) -> bool:
+    """Return whether products of operands of `dtype` in `func` may be rounded to tf32."""
+    return dtype == WIDE and func.attrs is not None and TF32 in func.attrs
 
 
 def _operand(value: Expr, kinds: Sequence[str], dtype: str) -> TensorLoad | None:

@@ -61,7 +61,7 @@ def test_its_text_computes_convolutions(tmp_path, case, point):
     found = RULE.match(conv_cases.prim_func(case))
     assert not isinstance(found, Declined)
     tile = WarpTile(*point)
-    assert not refusal(tile)
+    assert not refusal(tile, found)
     said = {**asdict(case), "size": case.size, "weight": case.weight}
     given = conv_device.inputs(said, 1, "cpu")
     out = np.full(conv_device.result(said)[0], np.nan, case.out)
