@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from relaxc.schedules.cpu import planning
 from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.cuda.common.template import multiplied_on
 from relaxc.schedules.cuda.gemm.compute import takes_bytes
 from relaxc.schedules.hardware import Cpu, cpu_of
 from relaxc.schedules.plan import Planner
@@ -300,15 +301,15 @@ def _cuda_simplify(job: Job, arch: str) -> list[Any]:
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
-    narrow = _narrowed(job)
+    narrow, floats = _narrowed(job), multiplied_on(arch)
     return [
         StreamBlockWeights(),
-        AsConv2d(),
+        AsConv2d(floats),
         SinkReshape(),
         SimplifyShapes(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
-        ImagesLast(job.report),
+        ImagesLast(job.report, floats),
         ChooseLayout(job.report),
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),

@@ -55,7 +55,7 @@ def test_it_takes_windows_with_what_is_fused(windows, residual):
     [
         (Windows("max", (2, 2)), (1, 4, 4, 12), 0, "float16", "multiples of 8"),
         (Windows("sum", (9, 9)), (1, 16, 16, 8), 0, "float16", "64 taps"),
-        (Windows("max", (2, 2)), (1, 4, 4, 8), 0, "float32", "16-bit"),
+        (Windows("max", (2, 2)), (1, 4, 4, 8), 0, "float64", "floats of one dtype"),
         (Windows("taps", (3, 3)), (1, 4, 4, 8), 8, "float16", "kind taps"),
     ],
 )
