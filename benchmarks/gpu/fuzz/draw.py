@@ -124,7 +124,7 @@ _KINDS = ("taps", "taps", "taps", "pointwise", "rows", "depthwise", "depthwise",
 
 def _conv(chance: random.Random) -> ConvCase:
     while True:
-        kind, dtype = chance.choice(_KINDS), dtype_of(chance, wide=0.06)
+        kind, dtype = chance.choice(_KINDS), dtype_of(chance, wide=0.2)
         deep = channels(chance, 520) if chance.random() < 0.93 else extent(chance, 130)
         filters = channels(chance, 520) if kind in ("taps", "rows", "pointwise") else deep
         kernel = chance.choice(((3, 3), (3, 3), (1, 1), (5, 5), (7, 7), (1, 3), (3, 1), (2, 2), (4, 3), (1, 7)))

@@ -34,9 +34,9 @@ DEV uint32_t load_word(uint32_t from) {
 }
 
 // ---- parts of fp32
-DEV uint32_t larger(uint32_t x, uint32_t y) {  // of two pairs of bf16, by size; the signs are anyone's
+DEV uint32_t larger(uint32_t x, uint32_t y) {  // of two pairs of bf16, the second of any sign, by size
   uint32_t z;
-  asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y & 0x7fff7fffu));
   return z;
 }
 DEV uint32_t upper_halves(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7632); }

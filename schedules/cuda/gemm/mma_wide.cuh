@@ -13,7 +13,7 @@ struct Split {
 };
 
 struct Watch {
-  uint32_t lost = 0, most = 0;  // bits that no part has, in the lower half; the largest numbers, in two bf16, of any sign
+  uint32_t lost = 0, most = 0;  // bits that no part has, in the lower half; the largest numbers, without sign, in two bf16
 
   DEV Split split(uint32_t x, uint32_t y) {
     Split to;
@@ -32,7 +32,7 @@ struct Watch {
   // Whether bits are lost somewhere in the CTA, and whether a number of 2^30 or more, which would show it, is there.
   DEV void tell(bool& loses, bool& is_large) const {
     loses = __syncthreads_or(lost & 0xffff);
-    is_large = __syncthreads_or((most & 0x7fff) >= 0x4e80 || (most >> 16 & 0x7fff) >= 0x4e80);
+    is_large = __syncthreads_or((most & 0xffff) >= 0x4e80 || most >> 16 >= 0x4e80);
   }
 };
 

@@ -15,6 +15,7 @@ import tvm_ffi
 from benchmarks.gpu.gemm_cases import EPILOGUES, Case, prim_func
 from benchmarks.gpu.gemm_sm80_cases import POINTS
 from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.gemm.form import TF32
 from relaxc.schedules.cuda.gemm.gemm_sm80 import GemmSm80, kernel
 from relaxc.schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
 from relaxc.schedules.hardware import gpu_of
@@ -87,6 +88,42 @@ SIMULATED = [
 @pytest.mark.parametrize(("case", "parameters"), SIMULATED)
 def test_its_text_computes_products(tmp_path, case, parameters):
     simulate(case, parameters, tmp_path)
+
+
+def drawn(draw: np.random.Generator, *shape: int) -> np.ndarray:
+    """Numbers of fp32 of any size, with some that three bf16 do not hold."""
+    found = (draw.standard_normal(shape) * 2.0 ** draw.integers(-148, 30, shape)).astype("float32")
+    odd = np.float32([np.inf, -np.inf, np.nan, 3.4028234e38, 1e-40, 0.0])
+    return np.where(draw.random(shape) < 2e-3, draw.choice(odd, shape), found)
+
+
+@pytest.mark.parametrize("n_major", [True, False])
+def test_numbers_of_any_size_come_out_as_fp32_has_them(tmp_path, n_major):
+    draw = np.random.default_rng(3)
+    found = RULE.match(prim_func(Case(1, 32, 32, 40, n_major=n_major, **FP32)))
+    a, b, out = drawn(draw, 1, 32, 40), drawn(draw, 1, 40, 32), np.zeros((1, 32, 32), "float32")
+    a[0, :8] = np.abs(np.nan_to_num(a[0, :8], posinf=1.0)) * np.float32(1e-38)
+    given = np.ascontiguousarray(b if n_major else b.swapaxes(1, 2))
+    run(kernel(found, WarpTile(64, 32, 32, 2, 1, 32), GPU), [a, given, out], tmp_path)
+    with np.errstate(all="ignore"):
+        exact = a.astype("float64") @ b.astype("float64")
+        wanted, scale = exact.astype("float32"), np.abs(a.astype("float64")) @ np.abs(b.astype("float64"))
+    for each in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(each(out), each(wanted))
+    finite = np.isfinite(wanted)
+    assert finite.sum() > 200 and not finite.all()
+    off = np.abs(out[finite].astype("float64") - exact[finite])
+    assert (off <= 4e-7 * scale[finite] + 40 * 2.0**-149).all()
+
+
+def test_in_tf32_operands_are_rounded(tmp_path):
+    draw = np.random.default_rng(1)
+    func = prim_func(Case(1, 30, 34, 40, **FP32)).with_attr(TF32, 1)
+    a, b = draw.standard_normal((1, 30, 40)).astype("float32"), draw.standard_normal((1, 40, 34)).astype("float32")
+    out = np.zeros((1, 30, 34), "float32")
+    run(kernel(RULE.match(func), WarpTile(64, 32, 64, 2, 1, 32), GPU), [a, b, out], tmp_path)
+    rounded = [((x.view("uint32") + 0x1000) & 0xFFFFE000).view("float32").astype("float64") for x in (a, b)]
+    np.testing.assert_allclose(out, rounded[0] @ rounded[1], rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.slow
