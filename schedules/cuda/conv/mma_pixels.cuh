@@ -11,7 +11,7 @@ struct Copies {
   uint32_t under[A_COPIES];  // which lines of taps are inside of the image, and from bit 16 on which columns
   uint32_t tap;              // the bits of the line and of the column of the thread's chunk
 
-  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring) {
+  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring, int) {
     const int chunk = tid % K_CHUNKS;
     row = tid / K_CHUNKS;
     a = A;

@@ -6,8 +6,9 @@ The operands are floats of 16 or 32 bits, 8-bit floats (e4m3) or bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -22,11 +23,14 @@ from relaxc.schedules.ir.dtypes import dtype_bytes
 from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Var
 from relaxc.schedules.template import Declined
 
-__all__ = ["LEAST_DEPTH", "TF32", "WIDE", "Gemm", "is_in_tf32", "match"]
+__all__ = ["LEAST_DEPTH", "ROWS", "TF32", "WIDE", "Gemm", "is_in_tf32", "match"]
 
 TF32 = "relaxc.tf32"
 """The attribute of a PrimFunc whose products of fp32 may be those of operands rounded to tf32."""
 WIDE = "float32"
+ROWS = "rows"
+"""The field of Operands that has the rows of a product where these are known at the call."""
+_GUESSED_ROWS = 2048
 LEAST_DEPTH = 16
 """Of a sum in fp32: what tensor cores cut off of a shorter one is more than fp32 rounds off."""
 _MAX_ELEMENTS = 1 << 31
@@ -54,6 +58,10 @@ class Gemm:
     operands: tuple[Buffer, ...]
     expensive: bool
     in_tf32: bool = field(default=False, kw_only=True)
+    rows: Expr | None = field(default=None, kw_only=True)
+    """`m` where it is known at the call alone: `m` is a guess then, by which tiles are chosen."""
+    sizes: tuple[Expr, ...] = field(default=(), kw_only=True)
+    """What the struct Operands has behind the pointers, `rows` first."""
 
     @property
     def dtype(self) -> str:
@@ -87,6 +95,8 @@ class Gemm:
 
     def is_whole(self, operand: Buffer) -> bool:
         """Return whether an operand of what is fused is as large as the result."""
+        if self.rows is not None:
+            return len(operand.shape) > 1
         return prod(int(size) for size in operand.shape) >= self.batch * self.m * self.n
 
     def row_tiles(self, rows: int) -> int:
@@ -97,11 +107,21 @@ class Gemm:
 def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of floats, of any sizes."""
     parameters = static_parameters(func)
-    if parameters is None:
+    if parameters is None and not ragged:
         return Declined("its sizes are symbolic")
     found = contraction.find(func)
     if isinstance(found, Declined):
         return found
+    symbols: tuple[Var, ...] = ()
+    if parameters is None:
+        found, parameters = _with_rows(found), [param for param in func.params if tirx.is_buffer_var(param)]
+        rows = found.size(found.m)
+        symbols = tuple(tir.variables(rows)) if tir.as_int(rows) is None else ()
+        others = (*found.b, *found.n, *found.k)
+        if not symbols or any(tir.as_int(found.extents[axis]) is None for axis in others) or found.b:
+            return Declined("sizes other than its rows are symbolic")
+        if len(parameters) < len(func.params) or any(not isinstance(found.extents[a], tirx.Var | int) for a in found.m):
+            return Declined("its rows are computed from sizes")
     kinds = (*LOW, WIDE) if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
     operands = [_operand(value, kinds, found.dtype) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):
@@ -110,7 +130,10 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     a, b = (operand for operand in operands if operand is not None)
     if not all(any(load.source.same_as(buffer) for buffer in parameters) for load in (a, b)):
         return Declined("an operand is computed in the same PrimFunc")
-    sizes = [int(found.size(axes)) for axes in (found.b, found.m, found.n, found.k)]
+    sizes = [
+        int(found.size(axes)) if axes is not found.m or not symbols else _GUESSED_ROWS
+        for axes in (found.b, found.m, found.n, found.k)
+    ]
     if str(a.source.dtype) != str(b.source.dtype) and kinds is not BYTES:
         return Declined("its operands have two dtypes")
     batch, m, n, k = sizes
@@ -129,13 +152,22 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
         return Declined("the right operand is of 8 bits by rows, which the tensor cores do not turn")
     axes = Axes(found.b, found.m, found.n, found.extents, found.origin)
     try:
-        fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0)
+        names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
+        fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0, symbols=names)
     except Unsupported as error:
         return Declined(str(error))
+    run_time: dict[str, Any] = {"rows": found.size(found.m), "sizes": (found.size(found.m), *symbols)} if symbols else {}
     return Gemm(
         batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive,
-        in_tf32=is_in_tf32(func, str(a.source.dtype)),
+        in_tf32=is_in_tf32(func, str(a.source.dtype)), **run_time,
     )  # fmt: skip
+
+
+def _with_rows(c: Contraction) -> Contraction:
+    """The contraction with the axes that its right operand does not have among the rows."""
+    shared = tuple(axis for axis in c.b if tir.uses(c.right, [axis]))
+    rows = tuple(axis for axis in (*c.b, *c.m) if not any(axis.same_as(other) for other in shared))
+    return replace(c, b=shared, m=rows)
 
 
 def is_in_tf32(func: PrimFunc, dtype: str) -> bool:
@@ -152,8 +184,8 @@ def _operand(value: Expr, kinds: Sequence[str], dtype: str) -> TensorLoad | None
 
 def _is_row_major(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:
     """Whether `lies_by` holds, and the buffer has no other element."""
-    whole = int(tir.product(list(load.source.shape))) == int(tir.product([c.extents[axis] for axis in axes]))
-    return whole and lies_by(load, c, axes)
+    sizes = tir.product(list(load.source.shape)) - tir.product([c.extents[axis] for axis in axes])
+    return tir.as_int(tir.simplify(sizes)) == 0 and lies_by(load, c, axes)
 
 
 def lies_by(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:

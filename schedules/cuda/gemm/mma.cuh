@@ -3,7 +3,7 @@
 // ldmatrix reads them without conflicts. SLICES groups of warps share the sum of a tile: each multiplies its part of
 // every step.
 // Its namespace has defined: the configuration (TILE_M, TILE_N, TILE_K, WARP_M, WARP_N, STAGES, SLICES, GROUP_M), the
-// problem (SIZE_M, SIZE_N, SIZE_K, N_MAJOR, the types In and Out), Operands, `epilogue`, what `mma_tile.cuh` and
+// problem (`rows_of`, M_IS_WHOLE, SIZE_N, SIZE_K, N_MAJOR, the types In and Out), Operands, `epilogue`, what `mma_tile.cuh` and
 // `mma_store.cuh` have, and Copies: what a thread copies (`mma_rows.cuh`, `mma_pixels.cuh`).
 
 DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands operands) {
@@ -11,10 +11,10 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
   const int tid = threadIdx.x, lane = tid & 31;
   const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), slice = warp / (WARPS_M * WARPS_N);
   const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M % WARPS_N * WARP_N;
-  const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(blockIdx.x);
+  const Tile tile = tile_of<TILES_N, GROUP_M>(blockIdx.x, (rows_of(operands) + TILE_M - 1) / TILE_M);
   const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N;
 
-  Copies copies(A, B, tile, tid, ring);
+  Copies copies(A, B, tile, tid, ring, rows_of(operands));
 
   // A lane's row of the first matrices. Later columns of the sum are other chunks of the same rows, where these lie in
   // rows; in either case what changes is a power of two that the row's own bits are xored with.

@@ -1,4 +1,4 @@
-// What a thread copies of the operands in `mma.cuh` and `mma_wide.cuh` where they are matrices: A is [batch, SIZE_M, SIZE_K]; B [batch,
+// What a thread copies of the operands in `mma.cuh` and `mma_wide.cuh` where they are matrices: A is [batch, size_m, SIZE_K]; B [batch,
 // SIZE_K, SIZE_N] where N_MAJOR, else [batch, SIZE_N, SIZE_K]. A_VECTOR and B_VECTOR are the elements that may be copied at
 // once.
 
@@ -15,15 +15,15 @@ struct Copies {
   uint32_t a_to, b_to;
   int row, k_row, n_chunk, m_left, n_left, k_left, k_rows_left;
 
-  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring) {
+  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring, int size_m) {
     const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N, chunk = tid % K_CHUNKS;
     row = tid / K_CHUNKS;
     k_row = tid / N_CHUNKS;
     n_chunk = tid % N_CHUNKS;
-    a_from = A + ((long long)tile.b * SIZE_M + m0 + row) * SIZE_K + chunk * CHUNK;
+    a_from = A + ((long long)tile.b * size_m + m0 + row) * SIZE_K + chunk * CHUNK;
     b_from = N_MAJOR ? B + ((long long)tile.b * SIZE_K + k_row) * SIZE_N + n0 + n_chunk * CHUNK
                      : B + ((long long)tile.b * SIZE_N + n0 + row) * SIZE_K + chunk * CHUNK;
-    m_left = SIZE_M - m0 - row;
+    m_left = size_m - m0 - row;
     n_left = SIZE_N - n0 - (N_MAJOR ? n_chunk * CHUNK : row);
     k_left = SIZE_K - chunk * CHUNK;
     k_rows_left = SIZE_K - k_row;
@@ -36,7 +36,7 @@ struct Copies {
 #pragma unroll
     for (int i = part * A_COPIES / PARTS; i < (part + 1) * A_COPIES / PARTS; i++) {
       if ((TILE_M * K_CHUNKS) % THREADS != 0 && row + i * A_STEP >= TILE_M) break;
-      const bool is_inside = SIZE_M % TILE_M == 0 || i * A_STEP < m_left;
+      const bool is_inside = M_IS_WHOLE || i * A_STEP < m_left;
       copy_chunk<A_VECTOR>(a_to + to + i * A_STEP * TILE_K * (int)sizeof(In), a_from + i * A_STEP * SIZE_K,
                            !is_inside ? 0 : SIZE_K % TILE_K == 0 ? CHUNK : k_left);
     }

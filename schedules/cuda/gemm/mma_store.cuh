@@ -3,7 +3,7 @@
 // Beyond the edge nobody stores the result, and the last elements are read in its place, which takes no branch. An odd
 // last column is computed as the second of a pair.
 DEV float2 finish(float x, float y, int b, int m, int n, const Operands& operands) {
-  m = min(m, SIZE_M - 1);
+  m = min(m, rows_of(operands) - 1);
   if constexpr (SIZE_N % 2 == 0) return epilogue(make_float2(x, y), b, m, min(n, SIZE_N - 2), operands);
   const bool is_last = n >= SIZE_N - 1;
   const float2 both = epilogue(make_float2(x, is_last ? x : y), b, m, is_last ? SIZE_N - 2 : n, operands);
@@ -28,20 +28,20 @@ DEV void store(Out* C, const float (&sums)[BLOCKS_M][BLOCKS_N][4], int b, int m0
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int row = m + half * 8;
-        Out* to = C + ((long long)b * SIZE_M + row) * SIZE_N;
+        Out* to = C + ((long long)b * rows_of(operands) + row) * SIZE_N;
         if constexpr (sizeof(Out) == 2 && SIZE_N % 8 == 0) {
           uint32_t parts[4];
 #pragma unroll
           for (int p = 0; p < 4; p++) parts[p] = pack<Out>(done[half][p].x, done[half][p].y);
           gather_rows(parts, lane);
           const int n = n0 + (j + quad) * 8;
-          if (row < SIZE_M && n < SIZE_N) *(uint4*)(to + n) = make_uint4(parts[0], parts[1], parts[2], parts[3]);
+          if (row < rows_of(operands) && n < SIZE_N) *(uint4*)(to + n) = make_uint4(parts[0], parts[1], parts[2], parts[3]);
         } else {
 #pragma unroll
           for (int p = 0; p < 4; p++) {
             const int n = n0 + (j + p) * 8 + quad * 2;
             const float2 pair = done[half][p];
-            if (row >= SIZE_M) continue;
+            if (row >= rows_of(operands)) continue;
             if (SIZE_N % 2 == 0 && n < SIZE_N) store_pair<Out>(to + n, pair.x, pair.y);
             if (SIZE_N % 2 != 0 && n < SIZE_N) to[n] = narrow<Out>(pair.x);
             if (SIZE_N % 2 != 0 && n + 1 < SIZE_N) to[n + 1] = narrow<Out>(pair.y);

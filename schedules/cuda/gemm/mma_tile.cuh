@@ -4,7 +4,7 @@ constexpr int CHUNK = 16 / sizeof(In);  // elements that are copied together
 constexpr int A_BYTES = TILE_M * TILE_K * (int)sizeof(In), STAGE_BYTES = A_BYTES + TILE_N * TILE_K * (int)sizeof(In);
 constexpr int STEPS = TILE_K / 16 / SLICES;  // of 16 columns of A, that a warp multiplies of a stage
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;
-constexpr int TILES_M = (SIZE_M + TILE_M - 1) / TILE_M, TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
+constexpr int TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
 constexpr int K_TILES = (SIZE_K + TILE_K - 1) / TILE_K;
 constexpr int K_CHUNKS = TILE_K / CHUNK, N_CHUNKS = TILE_N / CHUNK;
 constexpr int PANEL = N_CHUNKS < 8 ? N_CHUNKS : 8;  // chunks of a row of B that lie together where N_MAJOR

@@ -2,7 +2,9 @@
 // A[b, m, k] * B[b, k, n]). A warp takes them apart in registers: x is the sum of three bf16, exactly, and of their nine
 // products the six largest are added, which leaves out less than fp32 rounds off (Henry, Tang and Heinecke, 'Leveraging the
 // bfloat16 AI datatype for higher-precision computations', 2019). Tensor cores cut off what they add; so they sum 16 of the
-// depth, and what these give is added and rounded as fp32 is (Ootomo and Yokota, 2022).
+// depth, and what these give is added and rounded as fp32 is (Ootomo and Yokota, 2022). What is cut off shrinks each sum,
+// which adds up over the layers of a network: the largest products are multiplied once more, less their sum, and most of
+// it comes back.
 // Numbers that three bf16 do not hold (infinities, NaN, and some below 2^-110) are seen where they are taken apart: results
 // that may show it are computed anew, by `exact_sum`.
 // IN_TF32: products of operands rounded to tf32 instead, without all that.
@@ -41,9 +43,9 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
   const int tid = threadIdx.x, lane = tid & 31;
   const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), slice = warp / (WARPS_M * WARPS_N);
   const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M % WARPS_N * WARP_N;
-  const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(blockIdx.x);
+  const Tile tile = tile_of<TILES_N, GROUP_M>(blockIdx.x, (rows_of(operands) + TILE_M - 1) / TILE_M);
   const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N;
-  Copies copies(A, B, tile, tid, ring);
+  Copies copies(A, B, tile, tid, ring, rows_of(operands));
 
   // Of 16 columns of the sum a lane has every fourth: those of four chunks, in this order in A and in B.
   const uint32_t a_at = ring + place<K_CHUNKS>(warp_m + (lane & 15), slice * 4 + (lane >> 4));
@@ -87,27 +89,32 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
       uint32_t x[4];
       load_b(x, j, from, step);
       const Split b[2] = {watch.split(x[0], x[1]), watch.split(x[2], x[3])};
-      float part[BLOCKS_M][4];
-      auto add = [&](auto a_part, auto b_part, bool first) {
+      float most[BLOCKS_M][4] = {}, rest[BLOCKS_M][4];
+      auto add = [&](float (&to)[BLOCKS_M][4], auto a_part, auto b_part) {
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; i++) {
           const uint32_t own[4] = {a[i][0].*a_part, a[i][1].*a_part, a[i][2].*a_part, a[i][3].*a_part};
-          if (first)
-#pragma unroll
-            for (int e = 0; e < 4; e++) part[i][e] = 0.f;
-          Product<__nv_bfloat16>::add(part[i], own, b[0].*b_part, b[1].*b_part);
+          Product<__nv_bfloat16>::add(to[i], own, b[0].*b_part, b[1].*b_part);
         }
       };
-      add(&Split::low, &Split::high, true);  // the least first
-      add(&Split::high, &Split::low, false);
-      add(&Split::middle, &Split::middle, false);
-      add(&Split::middle, &Split::high, false);
-      add(&Split::high, &Split::middle, false);
-      add(&Split::high, &Split::high, false);
+      add(most, &Split::high, &Split::high);
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) sums[i][j][e] += part[i][e];
+        for (int e = 0; e < 4; e++) {
+          sums[i][j][e] += most[i][e];
+          rest[i][e] = -most[i][e];
+        }
+      add(rest, &Split::high, &Split::high);  // what was cut off
+      add(rest, &Split::low, &Split::high);
+      add(rest, &Split::high, &Split::low);
+      add(rest, &Split::middle, &Split::middle);
+      add(rest, &Split::middle, &Split::high);
+      add(rest, &Split::high, &Split::middle);
+#pragma unroll
+      for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) sums[i][j][e] += rest[i][e];
     }
   };
   auto multiply_in_tf32 = [&](uint32_t from, int step) {
@@ -172,7 +179,7 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
           const int m = m0 + warp_m + i * 16 + (lane >> 2) + e / 2 * 8, n = n0 + warp_n + j * 8 + (lane & 3) * 2 + e % 2;
           const float size = fabsf(sums[i][j][e]);
           const bool shows = !(size < INFINITY) || (loses && (is_large || size < 8.3e-25f));  // 2^-80
-          if (shows && m < SIZE_M && n < SIZE_N) sums[i][j][e] = exact_sum(A, B, tile.b, m, n);
+          if (shows && m < rows_of(operands) && n < SIZE_N) sums[i][j][e] = exact_sum(A, B, tile.b, m, n, rows_of(operands));
         }
   }
   store(C, sums, tile.b, m0 + warp_m, n0 + warp_n, lane, operands);

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
+from tvm import relax
 
 from benchmarks.gpu.gemm_cases import EPILOGUES, Case, prim_func
 from benchmarks.gpu.gemm_sm80_cases import POINTS
@@ -124,6 +126,45 @@ def test_in_tf32_operands_are_rounded(tmp_path):
     run(kernel(RULE.match(func), WarpTile(64, 32, 64, 2, 1, 32), GPU), [a, b, out], tmp_path)
     rounded = [((x.view("uint32") + 0x1000) & 0xFFFFE000).view("float32").astype("float64") for x in (a, b)]
     np.testing.assert_allclose(out, rounded[0] @ rounded[1], rtol=2e-5, atol=2e-5)
+
+
+def symbolic_product(dtype: str) -> tvm.tirx.PrimFunc:
+    """`[n, s, 24] @ [24, 40] + bias[s, 40] + residual[n, s, 40]` as the passes fuse it."""
+    n, s = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("s", "int64")
+    shapes = {"a": (n, s, 24), "w": (24, 40), "b": (1, s, 40), "r": (n, s, 40)}
+    given = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in shapes.items()]
+    block = relax.BlockBuilder()
+    with block.function("main", given):
+        with block.dataflow():
+            product = block.emit(relax.op.matmul(given[0], given[1], "float32"))
+            biased = block.emit(relax.op.add(product, given[2]))
+            result = block.emit_output(relax.op.add(biased, given[3]))
+        block.emit_func_output(result)
+    made = tvm.transform.Sequential([
+        relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ])(block.get())  # fmt: skip
+    (func,) = (each for _, each in made.functions_items() if isinstance(each, tvm.tirx.PrimFunc))
+    return func
+
+
+@pytest.mark.parametrize("sizes", [(2, 37), (1, 1), (5, 26)])
+def test_rows_are_known_at_the_call(tmp_path, sizes):
+    func = symbolic_product("float32")
+    found, tile = RULE.match(func), WarpTile(64, 32, 32, 2, 1, 32)
+    assert isinstance(RULE.apply(func, TARGET), Schedule)
+    made = kernel(found, tile, GPU)
+    (n, s), draw = sizes, np.random.default_rng(0)
+    shapes = [(n, s, 24), (24, 40), (1, s, 40), (n, s, 40)]
+    a, w, b, r = (draw.standard_normal(shape).astype("float32") for shape in shapes)
+    out = np.full((n, s, 40), np.nan, "float32")
+    given = dict(zip(func.params, (a, w, b, r, out), strict=True))
+    symbols = {str(size): value for size, value in zip(func.params[0].shape[:2], sizes, strict=True)}
+    values = [n * s, *(symbols[str(size)] for size in made.sizes[1:])]
+    grid = -(-n * s // 64) * 2
+    run(replace(made, grid=grid), [given[each] for each in made.pointers], tmp_path, sizes=values)
+    exact = a.astype("float64") @ w.astype("float64") + b + r
+    np.testing.assert_allclose(out, exact, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.slow
