@@ -87,7 +87,8 @@ PrecisionName = Annotated[
     typer.Option(
         "--precision",
         metavar="fp32|tf32|fp16|bf16|int8",
-        help="Dtype of matmul and convolution operands; the model's if not given. tf32: products of float32 on the tensor cores of a GPU, of operands with fp16's digits; int8 needs --calibration.",
+        help="Dtype of matmul and convolution operands; the model's if not given. tf32: float32 on a GPU, with fp16's "
+        "digits; int8 needs --calibration.",
     ),
 ]
 Samples = Annotated[

@@ -106,7 +106,7 @@ class TextKernel:
     0: the compiler decides. It gives small CTAs so few registers that they load and compute one value after the other.
     """
     sizes: Sequence[Expr] = ()
-    """What the device function gets behind the pointers, as int: expressions of the symbolic sizes, as the grid may be."""
+    """What the device function gets behind the pointers, as int: expressions of symbolic sizes, as the grid may be."""
     overlaps: bool = True
     """Whether it may begin before the kernel before it has ended: a device since sm_90, and a text that waits."""
 
@@ -114,7 +114,16 @@ class TextKernel:
     def identity(self) -> tuple[object, ...]:
         """Return what two launches share that do the same."""
         maps = tuple(each.text("map", "data") for each in self.maps)
-        return self.source, maps, str(self.grid), str(self.sizes), self.cluster, self.threads, self.shared_bytes, self.per_sm
+        return (
+            self.source,
+            maps,
+            str(self.grid),
+            str(self.sizes),
+            self.cluster,
+            self.threads,
+            self.shared_bytes,
+            self.per_sm,
+        )
 
     def prim_func(self, func: PrimFunc) -> PrimFunc:
         """Return the PrimFunc that launches it, with the parameters of `func`."""
@@ -150,7 +159,9 @@ class TextKernel:
         lines = [f"@T.prim_func\ndef main({parameters}):\n"]
         lines += [f"    {var.name} = T.{var.ty.dtype}()\n" for var in known.values()]
         for index, buffer in enumerate(buffers):
-            shape = ", ".join(text(dim if (size := tir.as_int(dim)) is None else size) for dim in buffer.shape) + ("," if buffer.shape else "")
+            shape = ", ".join(text(dim if (size := tir.as_int(dim)) is None else size) for dim in buffer.shape) + (
+                "," if buffer.shape else ""
+            )
             lines.append(f'    b{index} = T.match_buffer(p{index}, ({shape}), "{buffer.dtype}", align=16)\n')
         for index in range(len(self.maps)):
             lines.append(f'    m{index}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)\n')

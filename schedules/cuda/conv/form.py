@@ -1,4 +1,4 @@
-"""What a PrimFunc convolves: an NHWC image of floats of 16 or 32 bits, or bytes, with filters, as `conv.compute` describes it."""
+"""What a PrimFunc convolves: an NHWC image of floats or bytes with filters, as `conv.compute` describes it."""
 
 from __future__ import annotations
 

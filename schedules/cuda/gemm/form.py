@@ -156,7 +156,9 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
         fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0, symbols=names)
     except Unsupported as error:
         return Declined(str(error))
-    run_time: dict[str, Any] = {"rows": found.size(found.m), "sizes": (found.size(found.m), *symbols)} if symbols else {}
+    run_time: dict[str, Any] = (
+        {"rows": found.size(found.m), "sizes": (found.size(found.m), *symbols)} if symbols else {}
+    )
     return Gemm(
         batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive,
         in_tf32=is_in_tf32(func, str(a.source.dtype)), **run_time,

@@ -1,8 +1,8 @@
 """Template `cuda.gemm_sm80`: products of floats on the tensor cores of sm_80 and every later device.
 
 A CTA a tile, whose threads copy a ring of operands with cp.async and multiply it with mma.sync, after CUTLASS's `sm80`
-multistage collectives: the algorithm is `mma.cuh`, and of fp32 `mma_wide.cuh`. Any sizes: operands whose rows are not in multiples of 16 bytes are
-copied by smaller pieces.
+multistage collectives: the algorithm is `mma.cuh`, and of fp32 `mma_wide.cuh`. Any sizes: operands whose rows are not
+in multiples of 16 bytes are copied by smaller pieces.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ __all__ = ["GemmSm80", "kernel", "source", "vectors"]
 
 
 class GemmSm80(AmpereTemplate[Gemm]):
-    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns; sizes are known, or its rows at the call.
+    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns.
+
+    Sizes are known, or its rows at the call.
 
     Of 16 bits or fp32: this as exact as fp32's own products are, unless the PrimFunc says that tf32 will do.
 
-    Parameters: `rows` and `columns` of the tile, `depth` of a step of the sum (of fp32 twice it), `stages` of the ring, `slices` (groups
-    of warps that share the sum), `warp` (columns of a warp).
+    Parameters: `rows` and `columns` of the tile, `depth` of a step of the sum (of fp32 half of it is), `stages` of
+    the ring, `slices` (groups of warps that share the sum), `warp` (columns of a warp).
     """
 
     name = "cuda.gemm_sm80"
@@ -94,11 +96,14 @@ def vectors(gemm: Gemm) -> dict[str, int]:
 
 
 def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) -> str:
-    """Return the text of `mma.cuh`, or of fp32 `mma_wide.cuh`, for `gemm`, with `copies`: the text of what a thread copies, and its `numbers`."""
+    """Return the text of `mma.cuh`, or of fp32 `mma_wide.cuh`, for `gemm`.
+
+    `copies` is the text of what a thread copies, with its `numbers`.
+    """
     constants = {
-        "TILE_M": tile.rows, "TILE_N": tile.columns, "TILE_K": tile.depth * 2 // dtype_bytes(gemm.dtype), "WARP_M": tile.warp_rows,
-        "WARP_N": tile.warp, "STAGES": tile.stages, "SLICES": tile.slices, "GROUP_M": GROUP_ROWS,
-        "SIZE_N": gemm.n, "SIZE_K": gemm.k, **numbers,
+        "TILE_M": tile.rows, "TILE_N": tile.columns, "TILE_K": tile.depth * 2 // dtype_bytes(gemm.dtype),
+        "WARP_M": tile.warp_rows, "WARP_N": tile.warp, "STAGES": tile.stages, "SLICES": tile.slices,
+        "GROUP_M": GROUP_ROWS, "SIZE_N": gemm.n, "SIZE_K": gemm.k, **numbers,
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
     lines.append(f"constexpr bool N_MAJOR = {str(gemm.n_major).lower()};\n")

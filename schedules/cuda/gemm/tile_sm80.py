@@ -33,7 +33,8 @@ _NAMES = ("rows", "columns", "depth", "stages", "slices", "warp")
 class WarpTile:
     """`rows` x `columns` of the result, `depth` of the sum a step, `stages` steps in a ring.
 
-    `depth` counts what 16 bits take: of fp32 it is twice as many. `warp`: the columns of a warp. `slices` groups of warps share the sum: of few tiles, each has more warps then.
+    `depth` counts numbers of 16 bits: of fp32 a step has half as many. `warp`: the columns of a warp. `slices` groups
+    of warps share the sum: of few tiles, each has more warps then.
     """
 
     rows: int

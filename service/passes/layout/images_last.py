@@ -27,7 +27,7 @@ _RULES: dict[str, Rule] = {
 
 @tvm.transform.module_pass(opt_level=0, name="ImagesLast")
 class ImagesLast:
-    """2-D convolutions of images of 16-bit floats, or of `taken` dtypes, with constant weights compute on `[N, H, W, C]`.
+    """2-D convolutions of images of the dtypes `taken` with constant weights compute on `[N, H, W, C]`.
 
         y = conv2d(x, W); z = relu(y + b)   →   p = permute(x); z' = relu(conv2d_nhwc(p, W') + b'); z = permute⁻¹(z')
 

@@ -1,4 +1,4 @@
-"""Convolutions of images of floats and bytes in NHWC: dense, depthwise, of few channels, with their weights permuted."""
+"""Convolutions of images of floats and bytes in NHWC: dense, depthwise, of few channels; their weights are permuted."""
 
 from __future__ import annotations
 

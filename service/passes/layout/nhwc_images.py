@@ -106,7 +106,10 @@ class NhwcImages:
         self.low = WIDE if WIDE in (self.low, dtype) else dtype
 
     def source(self, data: relax.Expr) -> relax.Var | None:
-        """Return the NHWC form in the dtype of the convolutions of what has an NHWC form; None else, or where its channels fill no vectors."""
+        """Return the NHWC form, in the convolutions' dtype, of what has one.
+
+        None of what has none, and where its channels fill no vectors.
+        """
         found = self.last.get(data)
         if found is None or not self.low or sizes_of(found)[3] % VECTOR:
             return None

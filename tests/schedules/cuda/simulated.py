@@ -78,9 +78,7 @@ def _product(found: re.Match[str]) -> str:
     return f"{head}  product<{dtype}>(d, a, b, adds);\n}}\n"
 
 
-def run(
-    kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = -1, sizes: Sequence[int] = ()
-) -> None:
+def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = -1, sizes: Sequence[int] = ()) -> None:
     """Run `kernel` on `arrays`, which are in the order of its pointers and are written in place; `sizes` stand behind.
 
     The warp `late` of each cluster goes on only when no other can.

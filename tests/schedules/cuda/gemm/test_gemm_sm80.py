@@ -215,7 +215,9 @@ def test_an_odd_number_of_columns_is_read_one_by_one():
     assert "load_pair" in RULE.match(prim_func(replace(BASE, n=70, epilogue="bias"))).epilogue
 
 
-@pytest.mark.parametrize("case", [BASE, Case(1, 4096, 4096, 4096), Case(1, 1, 8, 8), Case(1, 128, 768, 3072), Case(1, 512, 512, 512, **FP32)])
+@pytest.mark.parametrize(
+    "case", [BASE, Case(1, 4096, 4096, 4096), Case(1, 1, 8, 8), Case(1, 128, 768, 3072), Case(1, 512, 512, 512, **FP32)]
+)
 def test_every_point_of_the_space_fits_the_oldest_device(case):
     """A CTA of 8.6, 8.9 and 12.0, which run this code too, has 99 KiB."""
     found = RULE.match(prim_func(case))
