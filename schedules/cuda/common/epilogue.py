@@ -95,7 +95,7 @@ def _written(
     texts = {
         **{var: Pair(text, text) for var, text in symbols.items()},
         **_unflattened("b", axes.b, axes.extents, symbols),
-        **_unflattened("m", axes.m, axes.extents, symbols),
+        **_unflattened("(long long)m" if symbols else "m", axes.m, axes.extents, symbols),
         column: Pair("n", "(n + 1)"),
     }
 

@@ -117,8 +117,8 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
         found, parameters = _with_rows(found), [param for param in func.params if tirx.is_buffer_var(param)]
         rows = found.size(found.m)
         symbols = tuple(tir.variables(rows)) if tir.as_int(rows) is None else ()
-        others = (*found.b, *found.n, *found.k)
-        if not symbols or any(tir.as_int(found.extents[axis]) is None for axis in others) or found.b:
+        fixed = (*found.b, *found.n, *found.k)
+        if not symbols or any(tir.as_int(found.extents[axis]) is None for axis in fixed) or found.b:
             return Declined("sizes other than its rows are symbolic")
         if len(parameters) < len(func.params) or any(not isinstance(found.extents[a], tirx.Var | int) for a in found.m):
             return Declined("its rows are computed from sizes")
