@@ -60,6 +60,7 @@ class Precision(StrEnum):
     """The dtype of matmul and convolution operands; accumulation is in fp32 for all of them."""
 
     FP32 = "fp32"
+    TF32 = "tf32"
     FP16 = "fp16"
     BF16 = "bf16"
     INT8 = "int8"
@@ -67,7 +68,12 @@ class Precision(StrEnum):
     @property
     def dtype(self) -> str:
         """The TVM name of this dtype."""
-        return {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}[self.value]
+        return {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}[self.value]
+
+    @property
+    def judged(self) -> str:
+        """The dtype by whose tolerance results are judged: tf32 has as many digits as fp16."""
+        return "float16" if self is Precision.TF32 else self.dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,14 @@ __all__ = ["inputs", "peers", "reference", "result", "tolerance", "work"]
 
 _TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3, "float32": 2e-5}
 """Relative to the norm of the result: rounding of the result, and of fp32 sums in another order."""
+_PARTS = 1.5e-6
+"""The same of operands of fp32 in three parts each: one product that is left out shows."""
 
 
 def tolerance(case: dict[str, Any]) -> float:
     """Return the largest error relative to the reference, in norm."""
+    if case.get("rule") == "cuda.gemm_sm80" and case["dtype"] == "float32":
+        return _PARTS
     return _TOLERANCE[case["dtype" if case["epilogue"] == "low" else "out"]]
 
 
@@ -47,11 +51,11 @@ def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
 
 
 def reference(case: dict[str, Any], given: list[Any]) -> Any:
-    """Return the result in fp64, of large products in fp32."""
+    """Return the result in fp64, of large products of fewer bits in fp32."""
     import torch
     from torch.nn import functional
 
-    wide = torch.float64 if work(case)[0] < 1 << 35 else torch.float32
+    wide = torch.float64 if work(case)[0] < 1 << 35 or case["dtype"] == "float32" else torch.float32
     a, b, *rest = (x.to(wide) for x in given)
     value = torch.matmul(a, b if case["n_major"] else b.transpose(1, 2))
     kind = case["epilogue"]

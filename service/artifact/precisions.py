@@ -47,6 +47,6 @@ def _why(row: Mapping[str, Any], options: CompileOptions, calibrated: bool) -> s
         return "as the model; arithmetic between products in float32"
     if any(part in _BYTES for part in parts):
         return "moves or makes codes"
-    if options.precision is Precision.FP32 and contracts:
-        return "--precision fp32"
+    if options.precision in (Precision.FP32, Precision.TF32) and contracts:
+        return f"--precision {options.precision}"
     return "as the model"

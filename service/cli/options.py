@@ -86,8 +86,9 @@ PrecisionName = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        metavar="fp32|fp16|bf16|int8",
-        help="Dtype of matmul and convolution operands; the model's if not given. int8 needs --calibration.",
+        metavar="fp32|tf32|fp16|bf16|int8",
+        help="Dtype of matmul and convolution operands; the model's if not given. tf32: float32 on a GPU, with fp16's "
+        "digits; int8 needs --calibration.",
     ),
 ]
 Samples = Annotated[

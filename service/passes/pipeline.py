@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from relaxc.schedules.cpu import planning
 from relaxc.schedules.cuda.attention.form import match
+from relaxc.schedules.cuda.common.template import multiplied_on
 from relaxc.schedules.cuda.gemm.compute import takes_bytes
 from relaxc.schedules.hardware import Cpu, cpu_of
 from relaxc.schedules.plan import Planner
@@ -40,6 +41,7 @@ from relaxc.service.passes.phase import Phase
 from relaxc.service.passes.plugin import ApplyPatterns, Plugin
 from relaxc.service.passes.precision.cancel_casts import CancelCasts
 from relaxc.service.passes.precision.fast_math import FastMath
+from relaxc.service.passes.precision.mark_tf32 import MarkTf32
 from relaxc.service.passes.precision.narrow_contractions import NarrowContractions, gains_on, has_weight
 from relaxc.service.passes.precision.quantize_weights import QuantizeWeights
 from relaxc.service.passes.precision.read_low import ReadLow
@@ -168,7 +170,7 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         Phase("layout", 2, _cuda_layout(job, arch)),
         Phase("fast_math", 3, [FastMath()]),
         Phase("legalize", 0, _legalize(job, by_casts=arch == _HOPPER)),
-        Phase("fuse", 1, _fuse(job)),
+        Phase("fuse", 1, [*_fuse(job), *([MarkTf32()] if job.precision is Precision.TF32 else [])]),
         Phase("weights", 0, _weights(job)),
     ]
 
@@ -300,15 +302,15 @@ def _cuda_simplify(job: Job, arch: str) -> list[Any]:
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
-    narrow = _narrowed(job)
+    narrow, floats = _narrowed(job), multiplied_on(arch)
     return [
         StreamBlockWeights(),
-        AsConv2d(),
+        AsConv2d(floats),
         SinkReshape(),
         SimplifyShapes(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
-        ImagesLast(job.report),
+        ImagesLast(job.report, floats),
         ChooseLayout(job.report),
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),

@@ -57,7 +57,7 @@ def judging_dtypes(
     That is the coarsest of its own, the floating inputs', the weights' and `precision`; integers keep their own.
     """
     used = {spec.dtype for spec in (*signature.inputs, *weights)}
-    used |= {precision.dtype} if precision else set()
+    used |= {precision.judged} if precision else set()
     return {
         spec.name: _coarsest({spec.dtype, *used}) if _is_float(spec.dtype) else spec.dtype for spec in signature.outputs
     }

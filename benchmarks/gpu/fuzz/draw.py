@@ -97,12 +97,14 @@ def _gemm(chance: random.Random) -> Case:
 
 
 def _gemm_sm80(chance: random.Random) -> WarpCase:
-    """Half of them with rows of any length, which are copied by pieces."""
+    """Half of them with rows of any length, which are copied by pieces; many of fp32."""
     while True:
         drawn = _gemm(chance)
         if chance.random() < 0.4:
+            drawn = replace(drawn, dtype="float32", out="float32")
+        if chance.random() < 0.4:
             drawn = replace(drawn, n=extent(chance, 600, least=2), k=extent(chance, 600))
-        if drawn.dtype in LOW and (drawn.epilogue != "low" or drawn.n % 8 == drawn.k % 8 == 0):
+        if (drawn.dtype in LOW or drawn.k >= 16) and (drawn.epilogue != "low" or drawn.n % 8 == drawn.k % 8 == 0):
             return WarpCase(**{**vars(drawn), "out": drawn.dtype if drawn.out != "float32" else drawn.out})
 
 
@@ -122,7 +124,7 @@ _KINDS = ("taps", "taps", "taps", "pointwise", "rows", "depthwise", "depthwise",
 
 def _conv(chance: random.Random) -> ConvCase:
     while True:
-        kind, dtype = chance.choice(_KINDS), dtype_of(chance, wide=0.06)
+        kind, dtype = chance.choice(_KINDS), dtype_of(chance, wide=0.2)
         deep = channels(chance, 520) if chance.random() < 0.93 else extent(chance, 130)
         filters = channels(chance, 520) if kind in ("taps", "rows", "pointwise") else deep
         kernel = chance.choice(((3, 3), (3, 3), (1, 1), (5, 5), (7, 7), (1, 3), (3, 1), (2, 2), (4, 3), (1, 7)))

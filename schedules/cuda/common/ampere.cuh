@@ -27,6 +27,25 @@ DEV void load_transposed(uint32_t (&to)[4], uint32_t row) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(row) : "memory");
 }
 
+DEV uint32_t load_word(uint32_t from) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+
+// ---- parts of fp32
+DEV uint32_t larger(uint32_t x, uint32_t y) {  // of two pairs of bf16, the second of any sign, by size
+  uint32_t z;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y & 0x7fff7fffu));
+  return z;
+}
+DEV uint32_t upper_halves(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7632); }
+DEV uint32_t in_tf32(uint32_t x) {
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // ---- d[16, 8] += a[16, 16] * b[16, 8] of a warp
 template <class In> struct Product;
 template <> struct Product<__half> {
@@ -40,6 +59,15 @@ template <> struct Product<__half> {
 template <> struct Product<__nv_bfloat16> {
   static DEV void add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+template <> struct Product<float> {  // of tf32: d[16, 8] += a[16, 8] * b[8, 8]
+  static DEV void add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -45,9 +45,18 @@ class Epilogue:
     expensive: bool
 
 
-def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes, *, pairs: bool = True, or_bytes: bool = False) -> Epilogue:
+def epilogue_of(
+    func: PrimFunc,
+    block: SBlock,
+    axes: Axes,
+    *,
+    pairs: bool = True,
+    or_bytes: bool = False,
+    symbols: Mapping[Var, str] | None = None,
+) -> Epilogue:
     """Return what `func` does with the sums of `block`; without `pairs` the first of two columns may be an odd one.
 
+    `symbols` gives the text of sizes that are known at the call; Operands has the rows then, and these as s0, s1, ….
     Results are floats, with `or_bytes` also bytes, and of sums in int32 also int32. Raise Unsupported.
     """
     blocks = [realize.block for realize in block_realizes(func)]
@@ -61,11 +70,17 @@ def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes, *, pairs: bool = True
         raise Unsupported(f"it writes {len(outputs)} results, not one")
     of_bytes = str(sums.dtype) == "int32"
     integers = ("int32", *BYTES) if of_bytes else BYTES if or_bytes else ()
-    return _written(block, axes, outputs[0], stores, pairs, integers)
+    return _written(block, axes, outputs[0], stores, pairs, integers, symbols or {})
 
 
 def _written(
-    block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock], pairs: bool, integers: Sequence[str]
+    block: SBlock,
+    axes: Axes,
+    out: Buffer,
+    stores: dict[Buffer, SBlock],
+    pairs: bool,
+    integers: Sequence[str],
+    symbols: Mapping[Var, str],
 ) -> Epilogue:
     sums, column = block.body.buffer, axes.n[-1]
     if len(axes.n) > 1 and int(axes.extents[column]) != int(tir.product([axes.extents[axis] for axis in axes.n])):
@@ -75,11 +90,12 @@ def _written(
     place = tir.flatten(order, [axes.extents[axis] for axis in order])
     if tir.as_int(tir.simplify(tir.flatten(indices, list(sums.shape)) - place, axes.extents)) != 0:
         raise Unsupported("its result is not stored by rows")
-    if [int(dim) for dim in out.shape] != [int(dim) for dim in sums.shape]:
+    if len(out.shape) != len(sums.shape) or not all(map(tir.same, out.shape, sums.shape)):
         raise Unsupported("its epilogue changes the shape")
     texts = {
-        **_unflattened("b", axes.b, axes.extents),
-        **_unflattened("m", axes.m, axes.extents),
+        **{var: Pair(text, text) for var, text in symbols.items()},
+        **_unflattened("b", axes.b, axes.extents, symbols),
+        **_unflattened("(long long)m" if symbols else "m", axes.m, axes.extents, symbols),
         column: Pair("n", "(n + 1)"),
     }
 
@@ -108,7 +124,7 @@ def _written(
     function = writer.function(f"DEV {pair} epilogue({parameters})", value, pair)
     brought = "".join(f"  {line}\n" for line in writer.brought)
     bring = f"DEV void bring_operands(int b, int m, int n, const Operands& operands) {{\n{brought}}}\n"
-    text = operands_text(writer.operands) + function + bring
+    text = operands_text(writer.operands, symbols.values()) + function + bring
     return Epilogue(text, out, tuple(writer.operands), writer.expensive)
 
 
@@ -119,8 +135,10 @@ def pair_type(dtype: str) -> str:
 
 def _place_text(axes: Axes) -> Pair:
     """The position in the result: so an operand of its shape is read without taking `m` apart."""
-    rows, columns = (int(tir.product([axes.extents[axis] for axis in group])) for group in (axes.m, axes.n))
-    text = f"((b * {rows} + m) * {columns} + n" if axes.b else f"(m * {columns} + n"
+    columns = int(tir.product([axes.extents[axis] for axis in axes.n]))
+    rows = tir.product([axes.extents[axis] for axis in axes.m])
+    wide = "" if tir.as_int(rows) is not None else "(long long)"
+    text = f"((b * {rows} + m) * {columns} + n" if axes.b else f"({wide}m * {columns} + n"
     return Pair(f"{text})", f"{text} + 1)")
 
 
@@ -136,14 +154,17 @@ def _value_at(block: SBlock, indices: Sequence[Expr]) -> Expr:
     return tir.substitute(store.value, values)
 
 
-def _unflattened(name: str, axes: Sequence[Var], extents: Mapping[Var, Size]) -> dict[Var, Pair]:
+def _unflattened(
+    name: str, axes: Sequence[Var], extents: Mapping[Var, Size], symbols: Mapping[Var, str]
+) -> dict[Var, Pair]:
     """The text of each axis of a group from the group's position `name`."""
     found: dict[Var, Pair] = {}
-    stride = 1
+    stride: int | str = 1
     for axis in reversed(axes):
-        extent = int(extents[axis])
-        text = name if stride == 1 else f"{name} / {stride}"
+        known = tir.as_int(extents[axis])
+        extent = symbols[extents[axis]] if known is None else known
+        text = name if stride == 1 else f"{name} / ({stride})"
         text = text if axis is axes[0] else f"({text}) % {extent}"
         found[axis] = Pair(f"({text})", f"({text})")
-        stride *= extent
+        stride = stride * extent if isinstance(stride, int) and isinstance(extent, int) else f"{stride} * {extent}"
     return found

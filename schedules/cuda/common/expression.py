@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 
@@ -245,7 +245,8 @@ class Writer:
         buffer, dtype = load.source, str(load.source.dtype)
         if dtype not in C_TYPES:
             raise Unsupported(f"its epilogue reads {dtype}")
-        if int(tir.product(list(buffer.shape))) >= 1 << 31:
+        known = tir.as_int(tir.product(list(buffer.shape)))
+        if known is not None and known >= 1 << 31:
             raise Unsupported("its epilogue reads an operand of 2^31 elements or more")
         at = tir.simplify(tir.flatten(list(load.indices), list(buffer.shape)))
         number = self._number(buffer)
@@ -320,7 +321,8 @@ def _constant(expr: Expr) -> str:
     return f"({value.hex()}f)"
 
 
-def operands_text(buffers: Sequence[Buffer]) -> str:
-    """Return the struct that takes the pointers of the operands to the device function."""
+def operands_text(buffers: Sequence[Buffer], sizes: Collection[str] = ()) -> str:
+    """Return the struct that takes the pointers of the operands to the device function, and the rows and `sizes`."""
     fields = "".join(f"  const void* p{i};\n" for i in range(len(buffers)))
+    fields += "".join(f"  int {name.removeprefix('operands.')};\n" for name in (*(("rows",) if sizes else ()), *sizes))
     return f"struct Operands {{\n{fields}}};\n"

@@ -9,8 +9,11 @@ from functools import lru_cache
 from importlib import resources
 from math import prod
 
+from tvm import tirx
+
+from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import dtype_bytes
-from relaxc.schedules.ir.types import Buffer, PrimFunc
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Var
 
 __all__ = ["TEXT_KERNEL", "ImageMap", "TensorMap", "TextKernel", "text_of"]
 
@@ -93,7 +96,7 @@ class TextKernel:
     source: str
     maps: Sequence[TensorMap | ImageMap]
     pointers: Sequence[Buffer]
-    grid: int
+    grid: int | Expr
     cluster: int
     threads: int
     shared_bytes: int
@@ -102,6 +105,8 @@ class TextKernel:
 
     0: the compiler decides. It gives small CTAs so few registers that they load and compute one value after the other.
     """
+    sizes: Sequence[Expr] = ()
+    """What the device function gets behind the pointers, as int: expressions of symbolic sizes, as the grid may be."""
     overlaps: bool = True
     """Whether it may begin before the kernel before it has ended: a device since sm_90, and a text that waits."""
 
@@ -109,21 +114,33 @@ class TextKernel:
     def identity(self) -> tuple[object, ...]:
         """Return what two launches share that do the same."""
         maps = tuple(each.text("map", "data") for each in self.maps)
-        return self.source, maps, self.grid, self.cluster, self.threads, self.shared_bytes, self.per_sm
+        return (
+            self.source,
+            maps,
+            str(self.grid),
+            str(self.sizes),
+            self.cluster,
+            self.threads,
+            self.shared_bytes,
+            self.per_sm,
+        )
 
     def prim_func(self, func: PrimFunc) -> PrimFunc:
         """Return the PrimFunc that launches it, with the parameters of `func`."""
         import tvm
-        from tvm.script import tirx
+        from tvm.script import tirx as script
 
         name = f"relaxc_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
-        namespace = {"T": tirx, "SOURCE": self.source.replace("NAME", name)}
+        namespace = {"T": script, "SOURCE": self.source.replace("NAME", name)}
         built = tvm.script.from_source(self._script(func, name), namespace)
         built = built.with_attr("tirx.launch_bounds_min_blocks_per_sm", 1).with_attr("tirx.noalias", True)
         built = built.with_attr("tirx.kernel_launch_params", self._launch_tags()).with_attr(TEXT_KERNEL, True)
         symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
         # What comes from source is public; a PrimFunc inside of a model is private.
         return built.with_attr("global_symbol", symbol) if symbol else built.without_attr("global_symbol")
+
+    def _symbols(self, buffers: Sequence[Buffer]) -> list[Var]:
+        return list(dict.fromkeys(var for buffer in buffers for dim in buffer.shape for var in tir.variables(dim)))
 
     def _launch_tags(self) -> list[str]:
         cluster = ["clusterCtaIdx.x"] if self.cluster > 1 else []
@@ -134,9 +151,17 @@ class TextKernel:
         buffers = list(func.params)
         names = {buffer: f"b{index}" for index, buffer in enumerate(buffers)}
         parameters = ", ".join(f"p{index}: T.handle" for index in range(len(buffers)))
+        known = {var: tirx.Var(f"size{index}", var.ty.dtype) for index, var in enumerate(self._symbols(buffers))}
+
+        def text(size: Expr | int) -> str:
+            return str(size) if isinstance(size, int) else str(tir.substitute(size, known))
+
         lines = [f"@T.prim_func\ndef main({parameters}):\n"]
+        lines += [f"    {var.name} = T.{var.ty.dtype}()\n" for var in known.values()]
         for index, buffer in enumerate(buffers):
-            shape = ", ".join(str(int(dim)) for dim in buffer.shape) + ("," if buffer.shape else "")
+            shape = ", ".join(text(dim if (size := tir.as_int(dim)) is None else size) for dim in buffer.shape) + (
+                "," if buffer.shape else ""
+            )
             lines.append(f'    b{index} = T.match_buffer(p{index}, ({shape}), "{buffer.dtype}", align=16)\n')
         for index in range(len(self.maps)):
             lines.append(f'    m{index}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)\n')
@@ -146,9 +171,11 @@ class TextKernel:
             lines.append(f'    T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", {self.per_sm})\n')
         if self.cluster > 1:  # a cluster of one as a launch attribute costs more than a microsecond
             lines.append(f"    rank = T.cta_id_in_cluster([{self.cluster}])\n")
-        lines.append(f"    block = T.cta_id([{self.grid}])\n    thread = T.thread_id([{self.threads}])\n")
+        grid = self.grid if isinstance(self.grid, int) else f'T.Cast("int32", {text(self.grid)})'
+        lines.append(f"    block = T.cta_id([{grid}])\n    thread = T.thread_id([{self.threads}])\n")
         lines.append(f'    shared = T.alloc_buffer([{self.shared_bytes}], "uint8", scope="shared.dyn", align=1024)\n')
         arguments = ["shared.data", *(f"T.address_of(m{i})" for i in range(len(self.maps)))]
         arguments += [f"{names[buffer]}.data" for buffer in self.pointers]
+        arguments += [f'T.Cast("int32", {text(size)})' for size in self.sizes]
         lines.append(f'    T.evaluate(T.cuda.func_call("{name}", {", ".join(arguments)}, source_code=SOURCE))\n')
         return "".join(lines)

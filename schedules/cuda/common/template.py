@@ -9,12 +9,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Generic, TypeVar
 
+from relaxc.schedules.cuda.common.expression import LOW
 from relaxc.schedules.cuda.common.kernel import TextKernel
 from relaxc.schedules.hardware import Gpu, gpu_of
 from relaxc.schedules.ir.types import PrimFunc, Target
 from relaxc.schedules.template import Choices, Declined, Parameters, Points, Schedule, check
 
-__all__ = ["AmpereTemplate", "HopperTemplate", "trusted", "trusting"]
+__all__ = ["AmpereTemplate", "HopperTemplate", "multiplied_on", "trusted", "trusting"]
 
 Form = TypeVar("Form")
 _trusted = [False]
@@ -129,4 +130,13 @@ class AmpereTemplate(HopperTemplate[Form]):
 
     def unfit(self, arch: str) -> str:
         """See `HopperTemplate`."""
-        return "" if int(arch.removeprefix("sm_").removesuffix("a")) >= 80 else "the device is older than sm_80"
+        return "" if _since_sm80(arch) else "the device is older than sm_80"
+
+
+def multiplied_on(arch: str) -> tuple[str, ...]:
+    """Return the floats that a device of this architecture has templates for: fp32 too since sm_80."""
+    return (*LOW, "float32") if _since_sm80(arch) else LOW
+
+
+def _since_sm80(arch: str) -> bool:
+    return int(arch.removeprefix("sm_").removesuffix("a")) >= 80

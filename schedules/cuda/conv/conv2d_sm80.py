@@ -30,7 +30,7 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
     """
 
     name = "cuda.conv2d_sm80"
-    version = 1
+    version = 2
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
         """See `HopperTemplate`; the sum runs over all taps and channels, none of them twice."""
@@ -52,12 +52,13 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
         tile = WarpTile.of(parameters)
-        return Declined(reason) if (reason := refusal(tile)) else kernel(form, tile, gpu)
+        return Declined(reason) if (reason := refusal(tile, form)) else kernel(form, tile, gpu)
 
 
 def kernel(conv: Conv2d, tile: WarpTile, gpu: Gpu) -> TextKernel:
     """Return the launch of `conv` in tiles of `tile`, a CTA each."""
-    copies = text_of("relaxc.schedules.cuda.conv", "mma_pixels.cuh")
+    names = ("mma_pixels.cuh", *(("exact_pixels.cuh",) if conv.is_wide else ()))
+    copies = "".join(text_of("relaxc.schedules.cuda.conv", name) for name in names)
     return TextKernel(
         source=source(conv, tile, _numbers(conv), copies),
         maps=(),
@@ -67,7 +68,7 @@ def kernel(conv: Conv2d, tile: WarpTile, gpu: Gpu) -> TextKernel:
         threads=tile.threads,
         shared_bytes=tile.shared_bytes,
         # A thread has a place and the taps that are inside of each row that it copies.
-        per_sm=tile.per_sm(gpu, more=2 * tile.rows * tile.depth // 8 // tile.threads + 8),
+        per_sm=tile.per_sm(gpu, conv, more=2 * tile.rows * tile.depth // 8 // tile.threads + 8),
         overlaps=False,
     )
 

@@ -1,17 +1,17 @@
-"""What a PrimFunc convolves: an NHWC image of 16-bit floats or bytes with filters, as `conv.compute` describes it."""
+"""What a PrimFunc convolves: an NHWC image of floats or bytes with filters, as `conv.compute` describes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from tvm import tirx
 
 from relaxc.schedules.cuda.common.epilogue import Axes, epilogue_of
 from relaxc.schedules.cuda.common.expression import BYTES, LOW, Unsupported
 from relaxc.schedules.cuda.conv.compute import Windows
-from relaxc.schedules.cuda.gemm.form import Gemm
+from relaxc.schedules.cuda.gemm.form import LEAST_DEPTH, WIDE, Gemm, is_in_tf32
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.analysis import static_parameters
 from relaxc.schedules.ir.blocks import block_realizes
@@ -95,10 +95,13 @@ def reduction_with_windows(func: PrimFunc) -> tuple[SBlock, Windows] | Declined:
     return blocks[0], windows
 
 
-def image_of(func: PrimFunc, block: SBlock, *, or_bytes: bool = False) -> tuple[Buffer, Buffer | None] | Declined:
+def image_of(
+    func: PrimFunc, block: SBlock, *, or_bytes: bool = False, or_wide: bool = False
+) -> tuple[Buffer, Buffer | None] | Declined:
     """Return the buffers of the image and of the weight, if there is one: both parameters.
 
-    Both are 16-bit floats of one dtype; with `or_bytes`, where the sums are int32, each is bytes.
+    Both are 16-bit floats of one dtype, with `or_wide` also fp32; with `or_bytes`, where the sums are int32, each is
+    bytes.
     """
     loaded = [load.source for load in tir.loads(block.body.value) if not load.source.same_as(block.body.buffer)]
     buffers: list[Buffer] = []
@@ -109,8 +112,9 @@ def image_of(func: PrimFunc, block: SBlock, *, or_bytes: bool = False) -> tuple[
         return Declined("an operand is computed in the same PrimFunc")
     dtypes = {str(buffer.dtype) for buffer in buffers}
     of_bytes = or_bytes and str(block.body.buffer.dtype) == "int32" and dtypes <= set(BYTES)
-    if not of_bytes and (not dtypes <= set(LOW) or len(dtypes) > 1):
-        return Declined("its operands are not 16-bit floats of one dtype")
+    floats = {*LOW, WIDE} if or_wide else set(LOW)
+    if not of_bytes and (not dtypes <= floats or len(dtypes) > 1):
+        return Declined(f"its operands are not {'' if or_wide else '16-bit '}floats of one dtype")
     if any(int(tir.product(list(buffer.shape))) >= _MAX_ELEMENTS for buffer in buffers):
         return Declined("an operand has 2^31 elements or more")
     return buffers[0], buffers[1] if len(buffers) > 1 else None
@@ -133,7 +137,7 @@ def match(func: PrimFunc, *, by_copy_engine: bool = True) -> Conv2d | Declined:
     block, windows = found
     if windows.kind not in ("taps", "rows"):
         return Declined(f"its windows are of the kind {windows.kind}")
-    operands = image_of(func, block, or_bytes=by_copy_engine)
+    operands = image_of(func, block, or_bytes=by_copy_engine, or_wide=not by_copy_engine)
     if isinstance(operands, Declined):
         return operands
     image, weight = operands
@@ -144,6 +148,8 @@ def match(func: PrimFunc, *, by_copy_engine: bool = True) -> Conv2d | Declined:
     reason = _refusal(windows, channels, filters, by_copy_engine) or _overrun(windows, width, out_w)
     if str(image.dtype) in BYTES and (channels % 16 or windows.kind != "taps"):
         reason = "its channels of bytes are not in multiples of 16, or its windows not those of taps"
+    if str(image.dtype) == WIDE and prod(windows.kernel) * channels < LEAST_DEPTH:
+        reason = f"its sums of fp32 are of fewer than {LEAST_DEPTH} products"
     if reason:
         return Declined(reason)
     try:
@@ -157,7 +163,7 @@ def match(func: PrimFunc, *, by_copy_engine: bool = True) -> Conv2d | Declined:
         return Declined("its result has 2^31 elements or more")
     return Conv2d(
         1, m, filters, k, False, image, weight, fused.out, fused.text, fused.operands, fused.expensive,
-        windows, (batch, height, width, channels), (out_h, out_w),
+        windows, (batch, height, width, channels), (out_h, out_w), in_tf32=is_in_tf32(func, str(image.dtype)),
     )  # fmt: skip
 
 

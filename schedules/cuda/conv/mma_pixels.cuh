@@ -1,6 +1,6 @@
-// What a thread copies of the operands in `mma.cuh` in a convolution: A is an image [IMAGES, IN_H, IN_W, CHANNELS], a row of
+// What a thread copies of the operands in `mma.cuh` and `mma_wide.cuh` in a convolution: A is an image [IMAGES, IN_H, IN_W, CHANNELS], a row of
 // the product a pixel of the result, and the sum runs over taps, KERNEL_H of KERNEL_W, each DEPTH elements in one piece
-// (implicit GEMM). B is [taps, SIZE_N, DEPTH]. Eight elements of the sum lie at one tap; outside of the image are zeros.
+// (implicit GEMM). B is [taps, SIZE_N, DEPTH]. A chunk of the sum lies at one tap; outside of the image are zeros.
 static_assert(KERNEL_H <= 16 && KERNEL_W <= 16 && DEPTH % 8 == 0 && SIZE_K == KERNEL_H * KERNEL_W * DEPTH, "windows");
 
 struct Copies {
@@ -11,7 +11,7 @@ struct Copies {
   uint32_t under[A_COPIES];  // which lines of taps are inside of the image, and from bit 16 on which columns
   uint32_t tap;              // the bits of the line and of the column of the thread's chunk
 
-  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring) {
+  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring, int) {
     const int chunk = tid % K_CHUNKS;
     row = tid / K_CHUNKS;
     a = A;
@@ -33,7 +33,7 @@ struct Copies {
         if (x + q * DILATION_X >= 0 && x + q * DILATION_X < IN_W) under[i] |= 0x10000u << q;
       if (SIZE_M % TILE_M != 0 && m >= SIZE_M) under[i] = 0;
     }
-    k = chunk * 8;
+    k = chunk * CHUNK;
     locate();
   }
 
@@ -50,13 +50,13 @@ struct Copies {
 #pragma unroll
     for (int i = part * A_COPIES / PARTS; i < (part + 1) * A_COPIES / PARTS; i++) {
       if ((TILE_M * K_CHUNKS) % THREADS != 0 && row + i * A_STEP >= TILE_M) break;
-      copy<16>(a_to + to + i * A_STEP * TILE_K * 2, a + (first[i] + a_at), (under[i] & tap) == tap);
+      copy<16>(a_to + to + i * A_STEP * TILE_K * (int)sizeof(In), a + (first[i] + a_at), (under[i] & tap) == tap);
     }
 #pragma unroll
     for (int i = part * B_COPIES / PARTS; i < (part + 1) * B_COPIES / PARTS; i++) {
       if ((TILE_N * K_CHUNKS) % THREADS != 0 && row + i * A_STEP >= TILE_N) break;
       const bool is_inside = (SIZE_N % TILE_N == 0 || i * A_STEP < n_left) && (SIZE_K % TILE_K == 0 || tap != ~0u);
-      copy<16>(b_to + to + i * A_STEP * TILE_K * 2, b_from + (i * A_STEP * DEPTH + b_at), is_inside);
+      copy<16>(b_to + to + i * A_STEP * TILE_K * (int)sizeof(In), b_from + (i * A_STEP * DEPTH + b_at), is_inside);
     }
   }
 

@@ -19,6 +19,7 @@ from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Spread"]
 
+_FLOATS = (*LOW, "float32")
 _THREADS = 256
 _MAX_ELEMENTS = 1 << 31
 
@@ -33,10 +34,10 @@ class _Form:
 
 
 class Spread(AmpereTemplate[_Form]):
-    """`C[n, y, left + x, c] = A[n, c, y, x]`, zeros elsewhere; 8 channels, 16-bit floats. It has no parameters."""
+    """`C[n, y, left + x, c] = A[n, c, y, x]`, zeros elsewhere; 8 channels, floats. It has no parameters."""
 
     name = "cuda.spread"
-    version = 1
+    version = 2
 
     def match(self, func: PrimFunc) -> _Form | Declined:
         """See `HopperTemplate`."""
@@ -60,9 +61,9 @@ def _matched(func: PrimFunc) -> _Form | Declined:
     if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
         return Declined("it does not spread the channels of an image alone")
     image, out = func.params
-    if not all(map(tirx.is_buffer_var, (image, out))) or str(out.dtype) not in LOW:
-        return Declined("its result is not of 16-bit floats")
-    if str(image.dtype) not in (*LOW, "float32"):
+    if not all(map(tirx.is_buffer_var, (image, out))) or str(out.dtype) not in _FLOATS:
+        return Declined("its result is not of floats")
+    if str(image.dtype) not in _FLOATS:
         return Declined("its image is not of floats")
     if any(tir.as_int(dim) is None for buffer in func.params for dim in buffer.shape):
         return Declined("its sizes are symbolic")

@@ -1,13 +1,14 @@
 """What a PrimFunc multiplies: `out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`.
 
-The operands are 16-bit floats, 8-bit floats (e4m3) or bytes.
+The operands are floats of 16 or 32 bits, 8-bit floats (e4m3) or bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -22,8 +23,16 @@ from relaxc.schedules.ir.dtypes import dtype_bytes
 from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Var
 from relaxc.schedules.template import Declined
 
-__all__ = ["Gemm", "match"]
+__all__ = ["LEAST_DEPTH", "ROWS", "TF32", "WIDE", "Gemm", "is_in_tf32", "match"]
 
+TF32 = "relaxc.tf32"
+"""The attribute of a PrimFunc whose products of fp32 may be those of operands rounded to tf32."""
+WIDE = "float32"
+ROWS = "rows"
+"""The field of Operands that has the rows of a product where these are known at the call."""
+_GUESSED_ROWS = 2048
+LEAST_DEPTH = 16
+"""Of a sum in fp32: what tensor cores cut off of a shorter one is more than fp32 rounds off."""
 _MAX_ELEMENTS = 1 << 31
 """Positions are 32-bit in the kernel."""
 
@@ -48,6 +57,11 @@ class Gemm:
     epilogue: str
     operands: tuple[Buffer, ...]
     expensive: bool
+    in_tf32: bool = field(default=False, kw_only=True)
+    rows: Expr | None = field(default=None, kw_only=True)
+    """`m` where it is known at the call alone: `m` is a guess then, by which tiles are chosen."""
+    sizes: tuple[Expr, ...] = field(default=(), kw_only=True)
+    """What the struct Operands has behind the pointers, `rows` first."""
 
     @property
     def dtype(self) -> str:
@@ -58,6 +72,16 @@ class Gemm:
     def sums(self) -> str:
         """The sums' dtype: int32 of bytes, fp32 of floats."""
         return "int32" if self.dtype in BYTES else "float32"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the operands are fp32, of which the tensor cores multiply parts."""
+        return self.dtype == WIDE
+
+    @property
+    def in_parts_of_fp32(self) -> bool:
+        """Whether each product is the sum of products of parts."""
+        return self.is_wide and not self.in_tf32
 
     @property
     def in_parts(self) -> bool:
@@ -71,6 +95,8 @@ class Gemm:
 
     def is_whole(self, operand: Buffer) -> bool:
         """Return whether an operand of what is fused is as large as the result."""
+        if self.rows is not None:
+            return len(operand.shape) > 1
         return prod(int(size) for size in operand.shape) >= self.batch * self.m * self.n
 
     def row_tiles(self, rows: int) -> int:
@@ -81,23 +107,38 @@ class Gemm:
 def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of floats, of any sizes."""
     parameters = static_parameters(func)
-    if parameters is None:
+    if parameters is None and not ragged:
         return Declined("its sizes are symbolic")
     found = contraction.find(func)
     if isinstance(found, Declined):
         return found
-    kinds = LOW if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
+    symbols: tuple[Var, ...] = ()
+    if parameters is None:
+        found, parameters = _with_rows(found), [param for param in func.params if tirx.is_buffer_var(param)]
+        rows = found.size(found.m)
+        symbols = tuple(tir.variables(rows)) if tir.as_int(rows) is None else ()
+        fixed = (*found.b, *found.n, *found.k)
+        if not symbols or any(tir.as_int(found.extents[axis]) is None for axis in fixed) or found.b:
+            return Declined("sizes other than its rows are symbolic")
+        if len(parameters) < len(func.params) or any(not isinstance(found.extents[a], tirx.Var | int) for a in found.m):
+            return Declined("its rows are computed from sizes")
+    kinds = (*LOW, WIDE) if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
     operands = [_operand(value, kinds, found.dtype) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):
         others = "" if ragged else ", 8-bit floats or bytes"
-        return Declined(f"its operands are not plain elements of 16-bit floats{others}")
+        return Declined(f"its operands are not plain elements of {'floats' if ragged else '16-bit floats'}{others}")
     a, b = (operand for operand in operands if operand is not None)
     if not all(any(load.source.same_as(buffer) for buffer in parameters) for load in (a, b)):
         return Declined("an operand is computed in the same PrimFunc")
-    sizes = [int(found.size(axes)) for axes in (found.b, found.m, found.n, found.k)]
+    sizes = [
+        int(found.size(axes)) if axes is not found.m or not symbols else _GUESSED_ROWS
+        for axes in (found.b, found.m, found.n, found.k)
+    ]
     if str(a.source.dtype) != str(b.source.dtype) and kinds is not BYTES:
         return Declined("its operands have two dtypes")
     batch, m, n, k = sizes
+    if str(a.source.dtype) == WIDE and k < LEAST_DEPTH:
+        return Declined(f"its sums of fp32 are of fewer than {LEAST_DEPTH} products")
     if not ragged and (n % 8 or k % 8 or (kinds is not LOW and not takes_bytes(k, n))):
         return Declined("its columns or its sums are not in multiples of 8, which the copy engine needs: 16 of bytes")
     if batch * max(m * k, k * n, m * n) >= _MAX_ELEMENTS:
@@ -107,16 +148,33 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     n_major = _is_row_major(b, found, (*found.b, *found.k, *found.n))
     if not n_major and not _is_row_major(b, found, (*found.b, *found.n, *found.k)):
         return Declined("the right operand is stored neither by rows nor by columns")
-    if n_major and kinds is not LOW:
+    if n_major and not ragged and kinds is not LOW:
         return Declined("the right operand is of 8 bits by rows, which the tensor cores do not turn")
     axes = Axes(found.b, found.m, found.n, found.extents, found.origin)
     try:
-        fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0)
+        names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
+        fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0, symbols=names)
     except Unsupported as error:
         return Declined(str(error))
+    run_time: dict[str, Any] = (
+        {"rows": found.size(found.m), "sizes": (found.size(found.m), *symbols)} if symbols else {}
+    )
     return Gemm(
-        batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive
+        batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive,
+        in_tf32=is_in_tf32(func, str(a.source.dtype)), **run_time,
     )  # fmt: skip
+
+
+def _with_rows(c: Contraction) -> Contraction:
+    """The contraction with the axes that its right operand does not have among the rows."""
+    shared = tuple(axis for axis in c.b if tir.uses(c.right, [axis]))
+    rows = tuple(axis for axis in (*c.b, *c.m) if not any(axis.same_as(other) for other in shared))
+    return replace(c, b=shared, m=rows)
+
+
+def is_in_tf32(func: PrimFunc, dtype: str) -> bool:
+    """Return whether products of operands of `dtype` in `func` may be rounded to tf32."""
+    return dtype == WIDE and func.attrs is not None and TF32 in func.attrs
 
 
 def _operand(value: Expr, kinds: Sequence[str], dtype: str) -> TensorLoad | None:
@@ -128,8 +186,8 @@ def _operand(value: Expr, kinds: Sequence[str], dtype: str) -> TensorLoad | None
 
 def _is_row_major(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:
     """Whether `lies_by` holds, and the buffer has no other element."""
-    whole = int(tir.product(list(load.source.shape))) == int(tir.product([c.extents[axis] for axis in axes]))
-    return whole and lies_by(load, c, axes)
+    sizes = tir.product(list(load.source.shape)) - tir.product([c.extents[axis] for axis in axes])
+    return tir.as_int(tir.simplify(sizes)) == 0 and lies_by(load, c, axes)
 
 
 def lies_by(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:

@@ -3,69 +3,18 @@
 // ldmatrix reads them without conflicts. SLICES groups of warps share the sum of a tile: each multiplies its part of
 // every step.
 // Its namespace has defined: the configuration (TILE_M, TILE_N, TILE_K, WARP_M, WARP_N, STAGES, SLICES, GROUP_M), the
-// problem (SIZE_M, SIZE_N, SIZE_K, N_MAJOR, the types In and Out), Operands, `epilogue`, what `mma_tile.cuh` has, and
-// Copies: what a thread copies (`mma_rows.cuh`, `mma_pixels.cuh`).
-
-// Beyond the edge nobody stores the result, and the last elements are read in its place, which takes no branch. An odd
-// last column is computed as the second of a pair.
-DEV float2 finish(float x, float y, int b, int m, int n, const Operands& operands) {
-  m = min(m, SIZE_M - 1);
-  if constexpr (SIZE_N % 2 == 0) return epilogue(make_float2(x, y), b, m, min(n, SIZE_N - 2), operands);
-  const bool is_last = n >= SIZE_N - 1;
-  const float2 both = epilogue(make_float2(x, is_last ? x : y), b, m, is_last ? SIZE_N - 2 : n, operands);
-  return make_float2(is_last ? both.y : both.x, both.y);
-}
-
-DEV void store(Out* C, const float (&sums)[BLOCKS_M][BLOCKS_N][4], int b, int m0, int n0, int lane,
-               const Operands& operands) {
-  const int quad = lane & 3;
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-    for (int j = 0; j < BLOCKS_N; j += 4) {
-      const int m = m0 + i * 16 + (lane >> 2);
-      float2 done[2][4];  // all before the first store: the compiler moves no load over it
-#pragma unroll
-      for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int p = 0; p < 4; p++)
-          done[half][p] = finish(sums[i][j + p][half * 2], sums[i][j + p][half * 2 + 1], b, m + half * 8,
-                                 n0 + (j + p) * 8 + quad * 2, operands);
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const int row = m + half * 8;
-        Out* to = C + ((long long)b * SIZE_M + row) * SIZE_N;
-        if constexpr (sizeof(Out) == 2 && SIZE_N % 8 == 0) {
-          uint32_t parts[4];
-#pragma unroll
-          for (int p = 0; p < 4; p++) parts[p] = pack<Out>(done[half][p].x, done[half][p].y);
-          gather_rows(parts, lane);
-          const int n = n0 + (j + quad) * 8;
-          if (row < SIZE_M && n < SIZE_N) *(uint4*)(to + n) = make_uint4(parts[0], parts[1], parts[2], parts[3]);
-        } else {
-#pragma unroll
-          for (int p = 0; p < 4; p++) {
-            const int n = n0 + (j + p) * 8 + quad * 2;
-            const float2 pair = done[half][p];
-            if (row >= SIZE_M) continue;
-            if (SIZE_N % 2 == 0 && n < SIZE_N) store_pair<Out>(to + n, pair.x, pair.y);
-            if (SIZE_N % 2 != 0 && n < SIZE_N) to[n] = narrow<Out>(pair.x);
-            if (SIZE_N % 2 != 0 && n + 1 < SIZE_N) to[n + 1] = narrow<Out>(pair.y);
-          }
-        }
-      }
-    }
-}
+// problem (`rows_of`, M_IS_WHOLE, SIZE_N, SIZE_K, N_MAJOR, the types In and Out), Operands, `epilogue`, what `mma_tile.cuh` and
+// `mma_store.cuh` have, and Copies: what a thread copies (`mma_rows.cuh`, `mma_pixels.cuh`).
 
 DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands operands) {
   const uint32_t ring = (shared_address(raw) + 127) & ~127u;
   const int tid = threadIdx.x, lane = tid & 31;
   const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), slice = warp / (WARPS_M * WARPS_N);
   const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M % WARPS_N * WARP_N;
-  const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(blockIdx.x);
+  const Tile tile = tile_of<TILES_N, GROUP_M>(blockIdx.x, (rows_of(operands) + TILE_M - 1) / TILE_M);
   const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N;
 
-  Copies copies(A, B, tile, tid, ring);
+  Copies copies(A, B, tile, tid, ring, rows_of(operands));
 
   // A lane's row of the first matrices. Later columns of the sum are other chunks of the same rows, where these lie in
   // rows; in either case what changes is a power of two that the row's own bits are xored with.
@@ -139,23 +88,6 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
     }
   }
 
-  if constexpr (SLICES > 1) {  // the sums of the other slices, in the order of the slices
-    constexpr int COUNT = BLOCKS_M * BLOCKS_N * 4;
-    float* partial = (float*)(raw + (ring - shared_address(raw))) + warp % (WARPS_M * WARPS_N) * COUNT * 32 + lane;
-    copies_wait<0>();
-    __syncthreads();
-    if (slice > 0) {
-#pragma unroll
-      for (int e = 0; e < COUNT; e++)
-        partial[(slice - 1) * TILE_M * TILE_N + e * 32] = sums[e / 4 / BLOCKS_N][e / 4 % BLOCKS_N][e % 4];
-    }
-    __syncthreads();
-    if (slice > 0) return;
-#pragma unroll
-    for (int other = 0; other < SLICES - 1; other++)
-#pragma unroll
-      for (int e = 0; e < COUNT; e++)
-        sums[e / 4 / BLOCKS_N][e / 4 % BLOCKS_N][e % 4] += partial[other * TILE_M * TILE_N + e * 32];
-  }
-  store(C, sums, tile.b, m0 + warp_m, n0 + warp_n, lane, operands);
+  if (add_slices(sums, raw + (ring - shared_address(raw)), warp, slice, lane))
+    store(C, sums, tile.b, m0 + warp_m, n0 + warp_n, lane, operands);
 }

@@ -8,6 +8,7 @@ from math import ceil
 
 from relaxc.schedules.cuda.gemm.form import Gemm
 from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.dtypes import dtype_bytes
 from relaxc.schedules.template import Choices, Parameters
 
 __all__ = ["WarpTile", "choices", "default", "refusal"]
@@ -20,6 +21,10 @@ _RESERVED_BYTES = 1024
 """Shared memory of a CTA that is the system's."""
 _OTHER_REGISTERS = 88
 """Of a thread, beside its sums: operands of two steps, and addresses."""
+_PRODUCTS = 7
+"""Of parts, for one of fp32."""
+_SPLIT = 0.088
+"""Cycles of an SM to take a number of fp32 apart, beside the products; measured on an H200."""
 _MAX_WARPS = 8
 _NAMES = ("rows", "columns", "depth", "stages", "slices", "warp")
 
@@ -28,7 +33,8 @@ _NAMES = ("rows", "columns", "depth", "stages", "slices", "warp")
 class WarpTile:
     """`rows` x `columns` of the result, `depth` of the sum a step, `stages` steps in a ring.
 
-    `warp`: the columns of a warp. `slices` groups of warps share the sum: of few tiles, each has more warps then.
+    `depth` counts numbers of 16 bits: of fp32 a step has half as many. `warp`: the columns of a warp. `slices` groups
+    of warps share the sum: of few tiles, each has more warps then.
     """
 
     rows: int
@@ -73,9 +79,10 @@ class WarpTile:
         ring = self.stages * (self.rows + self.columns) * self.depth * 2
         return 128 + max(ring, (self.slices - 1) * self.rows * self.columns * 4)
 
-    def per_sm(self, gpu: Gpu, more: int = 0) -> int:
+    def per_sm(self, gpu: Gpu, gemm: Gemm, more: int = 0) -> int:
         """Return the CTAs that an SM holds at a time, with `more` registers of a thread than a product takes."""
-        registers = min(255, self.accumulators + _OTHER_REGISTERS + more)
+        parts = self.warp_rows * (3 if gemm.in_parts_of_fp32 else 2) // 4 if gemm.is_wide else 0
+        registers = min(255, self.accumulators + _OTHER_REGISTERS + parts + more)
         by_shared = gpu.shared_bytes_per_sm // (self.shared_bytes + _RESERVED_BYTES)
         return max(1, min(by_shared, gpu.registers_per_sm // (registers * self.threads), 4))
 
@@ -86,9 +93,10 @@ class WarpTile:
     def cycles(self, gemm: Gemm, gpu: Gpu) -> float:
         """Return the cycles of an SM, roughly: of each step the products or the loads, whichever take longer."""
         tiles = self.tiles(gemm)
-        held = min(self.per_sm(gpu), ceil(tiles / gpu.sms))
+        held = min(self.per_sm(gpu, gemm), ceil(tiles / gpu.sms))
         area, edge = self.rows * self.columns, self.rows + self.columns
-        products = held * area * self.depth / _multiply_adds(gemm, gpu) * max(1, 4 / (held * self.warps))
+        depth = self.depth * 2 // dtype_bytes(gemm.dtype)
+        products = held * area * depth / _multiply_adds(gemm, gpu) * max(1, 4 / (held * self.warps))
         # A warp reads its operands of each 16 of the sum anew, 128 bytes a cycle for all.
         reads = self.warps // self.slices * (self.warp_rows + self.warp) * self.depth * 2 / 128
         loads = edge * self.depth * 2 / gpu.copied_bytes_per_cycle
@@ -97,21 +105,25 @@ class WarpTile:
         arrival = gpu.first_load_cycles * 0.75 / (self.stages - 1)
         # What a warp waits for its operands, another of its quarter of the SM may hide.
         waits = gpu.mma_wait_cycles * self.depth / 16 / self.slices / max(1, held * self.warps / 4)
+        if gemm.in_parts_of_fp32:
+            # Each warp takes its operands apart anew.
+            apart = held * self.warps / self.slices * (self.warp_rows + self.warp) * depth * _SPLIT
+            products += apart * max(1, 4 / (held * self.warps))
         step = max(products, held * reads, held * loads, alone, arrival) + waits
         end = (
             held * area * ((3 if gemm.expensive else 1) + sum(map(gemm.is_whole, gemm.operands)) + self.slices - 1) / 16
         )
         waves = ceil(tiles / (gpu.sms * held))
-        return waves * (gpu.first_load_cycles + ceil(gemm.k / self.depth) * step + end)
+        return waves * (gpu.first_load_cycles + ceil(gemm.k / depth) * step + end)
 
 
-def refusal(tile: WarpTile) -> str:
+def refusal(tile: WarpTile, gemm: Gemm) -> str:
     """Return why a CTA does not hold a tile of the space, or ''."""
     if tile.warp > tile.columns:
         return "a warp has more columns than the tile"
     if not 2 <= tile.warps <= _MAX_WARPS:
         return f"a CTA has 2 to {_MAX_WARPS} warps, not {tile.warps}"
-    if tile.slices > tile.depth // 16:
+    if tile.slices > tile.depth // (32 if gemm.is_wide else 16):
         return "a step has fewer parts than there are slices"
     if tile.shared_bytes > _SHARED_BYTES:
         return f"a CTA has at most {_SHARED_BYTES >> 10} KiB on the devices that run this code"
@@ -133,7 +145,7 @@ def choices(gemm: Gemm) -> Choices:
 def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     """Return the parameters that take the fewest cycles by arithmetic; of equals those with the least memory."""
     points = itertools.product(*choices(gemm).values())
-    tiles = [tile for tile in (WarpTile(*point) for point in points) if not refusal(tile) and _is_sensible(tile)]
+    tiles = [tile for tile in (WarpTile(*point) for point in points) if not refusal(tile, gemm) and _is_sensible(tile)]
     return min(tiles, key=lambda tile: (tile.cycles(gemm, gpu), tile.shared_bytes, tile.threads)).parameters()
 
 
@@ -144,7 +156,9 @@ def _is_sensible(tile: WarpTile) -> bool:
 
 def _multiply_adds(gemm: Gemm, gpu: Gpu) -> float:
     """The multiply-adds of an SM in a cycle, by mma."""
-    return max(dot.rate for dot in gpu.dots if dot.operands[0] == gemm.dtype and dot.intrinsic.startswith("mma"))
+    dtype = ("tfloat32" if gemm.in_tf32 else "bfloat16") if gemm.is_wide else gemm.dtype
+    rate = max(dot.rate for dot in gpu.dots if dot.operands[0] == dtype and dot.intrinsic.startswith("mma"))
+    return rate / _PRODUCTS if gemm.in_parts_of_fp32 else rate
 
 
 def _mma_latency(gpu: Gpu) -> int:

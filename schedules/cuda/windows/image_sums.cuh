@@ -13,8 +13,10 @@ DEV void image_sums(float* shared, const In* image, Out* out, const Operands ope
   for (int i = 0; i < 8; i++) sums[i] = 0.f;
   if (c < CHANNELS)
     for (int p = lane; p < PIXELS; p += LANES) {
-      const uint4 raw = *(const uint4*)(image + (n * PIXELS + p) * CHANNELS + c);
-      const In* values = (const In*)&raw;
+      uint4 raw[sizeof(In) / 2];
+#pragma unroll
+      for (int i = 0; i < (int)sizeof(In) / 2; i++) raw[i] = ((const uint4*)(image + (n * PIXELS + p) * CHANNELS + c))[i];
+      const In* values = (const In*)raw;
 #pragma unroll
       for (int i = 0; i < 8; i++) sums[i] += widen(values[i]);
     }

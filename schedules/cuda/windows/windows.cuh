@@ -1,8 +1,8 @@
 // Depthwise convolutions and pooling in NHWC: C[n, y, x, c] = epilogue(sum or maximum over the taps of a window of
-// A[n, y, x, c] * W[r, q, c]). A thread has 8 channels, 16 bytes, of STRIP pixels beside each other; the threads of a
+// A[n, y, x, c] * W[r, q, c]). A thread has 8 channels, 16 bytes or 32, of STRIP pixels beside each other; the threads of a
 // block have a patch of the result, so that what their windows share comes from L1. All loads of a thread are issued
 // before the first is used. Stands in a namespace that has defined: the sizes, KIND, STRIP, the patch (PATCH_C in
-// channels / 8, PATCH_X in strips, PATCH_Y), ROWS (of the kernel that are loaded together), LEAST_PAIR (two -inf of In),
+// channels / 8, PATCH_X in strips, PATCH_Y), ROWS (of the kernel that are loaded together), LEAST_PAIR (4 bytes of -inf of In),
 // the types In, Out and Done, Operands and `epilogue`.
 using namespace hopper;
 
@@ -14,6 +14,14 @@ constexpr int SPAN = (STRIP - 1) * STEP_X + (KERNEL_W - 1) * DILATION_X + 1;  //
 constexpr uint32_t OUTSIDE = KIND == MAXIMUM ? LEAST_PAIR : 0u;
 
 struct Eight { float2 pair[4]; };
+struct Raw { uint4 part[sizeof(In) / 2]; };
+
+DEV Raw load_eight(const In* from) {
+  Raw raw;
+#pragma unroll
+  for (int i = 0; i < (int)sizeof(In) / 2; i++) raw.part[i] = ((const uint4*)from)[i];
+  return raw;
+}
 
 // The tap of pixel `o` of a strip that element `j` is under, or -1.
 DEV constexpr int tap_of(int j, int o) {
@@ -26,7 +34,7 @@ DEV constexpr bool is_read(int j) {
   return false;
 }
 
-DEV Eight widened(const uint4& raw) {
+DEV Eight widened(const Raw& raw) {
   const In* values = (const In*)&raw;
   Eight found;
 #pragma unroll
@@ -75,7 +83,7 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
     for (int i = 0; i < 4; i++) sums[o].pair[i] = make_float2(least, least);
 #pragma unroll
   for (int first = 0; first < KERNEL_H; first += ROWS) {
-    uint4 raw[ROWS][SPAN], weights[ROWS][KERNEL_W];
+    Raw raw[ROWS][SPAN], weights[ROWS][KERNEL_W];
     // What is outside is read from the nearest element inside, which takes no branch, and then replaced.
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -84,7 +92,7 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
 #pragma unroll
       for (int j = 0; j < SPAN; j++)
         if (first + r < KERNEL_H && is_read(j))
-          raw[r][j] = *(const uint4*)(line + min(max(x0 * STEP_X - PAD_X + j, 0), IN_W - 1) * CHANNELS);
+          raw[r][j] = load_eight(line + min(max(x0 * STEP_X - PAD_X + j, 0), IN_W - 1) * CHANNELS);
     }
     if (KIND == DEPTHWISE)
 #pragma unroll
@@ -92,7 +100,7 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
 #pragma unroll
         for (int q = 0; q < KERNEL_W; q++)
           if (first + r < KERNEL_H)
-            weights[r][q] = *(const uint4*)(weight + ((first + r) * KERNEL_W + q) * CHANNELS + c);
+            weights[r][q] = load_eight(weight + ((first + r) * KERNEL_W + q) * CHANNELS + c);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       if (first + r >= KERNEL_H) break;
@@ -106,7 +114,8 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
         if (!is_read(j)) continue;
         const int in_x = x0 * STEP_X - PAD_X + j;
         if (in_y < 0 || in_y >= IN_H || in_x < 0 || in_x >= IN_W)
-          raw[r][j] = make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
+#pragma unroll
+          for (int i = 0; i < (int)sizeof(In) / 2; i++) raw[r][j].part[i] = make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
         const Eight value = widened(raw[r][j]);
 #pragma unroll
         for (int o = 0; o < STRIP; o++) {

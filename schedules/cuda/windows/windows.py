@@ -1,4 +1,4 @@
-"""Template `cuda.windows`: depthwise convolutions and pooling of NHWC images, 16 bytes of channels a thread."""
+"""Template `cuda.windows`: depthwise convolutions and pooling of NHWC images, 8 channels a thread."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.conv.compute import Windows
 from relaxc.schedules.cuda.conv.form import image_of, pixel_axes, reduction_with_windows
 from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir.dtypes import dtype_bytes
 from relaxc.schedules.ir.types import Buffer, PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
 
@@ -21,7 +22,7 @@ _KINDS = {"depthwise": 0, "max": 1, "sum": 2}
 _THREADS = 128
 _MOST_LOADS = 20
 """Of 16 bytes that a thread has in flight: four registers each."""
-_INFINITY = {"float16": 0xFC00FC00, "bfloat16": 0xFF80FF80}
+_INFINITY = {"float16": 0xFC00FC00, "bfloat16": 0xFF80FF80, "float32": 0xFF800000}
 _LANES = 32
 _MOST_PIXELS = 256
 """The largest image, in pixels, that this template sums; `cuda.reductions` takes larger ones."""
@@ -47,7 +48,7 @@ class OverWindows(AmpereTemplate[_Form]):
     """
 
     name = "cuda.windows"
-    version = 4
+    version = 5
 
     def match(self, func: PrimFunc) -> _Form | Declined:
         """See `HopperTemplate`."""
@@ -76,7 +77,7 @@ def _matched(func: PrimFunc) -> _Form | Declined:
     if isinstance(found, Declined):
         return found
     block, windows = found
-    operands = image_of(func, block)
+    operands = image_of(func, block, or_wide=True)
     if isinstance(operands, Declined):
         return operands
     image, weight = operands
@@ -111,12 +112,17 @@ def _default(form: _Form, gpu: Gpu) -> Parameters:
         strip
         for strip in (4, 2)
         if lines * ceil(form.result[1] / strip) * form.sizes[3] // 8 >= wanted
-        and _span(form.windows, strip) * min(3, form.windows.kernel[0]) <= _MOST_LOADS
+        and _span(form.windows, strip) * min(3, form.windows.kernel[0]) <= _most_loads(form)
     ]
     strip = fitting[0] if fitting else 1
     threads = lines * ceil(form.result[1] / strip) * form.sizes[3] // 8
     # Where all threads are on the device at once with 128 registers each, a thread's loads are all that is waited for.
     return {"strip": strip, "per_sm": int(threads * 128 <= gpu.sms * gpu.registers_per_sm)}
+
+
+def _most_loads(form: _Form) -> int:
+    """Elements of 8 channels that a thread has in flight."""
+    return _MOST_LOADS * 2 // dtype_bytes(str(form.image.dtype))
 
 
 def _span(windows: Windows, strip: int) -> int:
@@ -152,7 +158,7 @@ def _windows(form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel:
         "PAD_Y": windows.padding[0], "PAD_X": windows.padding[1],
         "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],
         "STRIP": strip, "PATCH_C": group, "PATCH_X": across, "PATCH_Y": down,
-        "ROWS": max(1, min(windows.kernel[0], _MOST_LOADS // _span(windows, strip))),
+        "ROWS": max(1, min(windows.kernel[0], _most_loads(form) // _span(windows, strip))),
     }  # fmt: skip
     blocks_of = zip((channels // 8, ceil(form.result[1] / strip), form.result[0]), (group, across, down), strict=True)
     grid = batch * prod(ceil(size / part) for size, part in blocks_of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from math import ceil, prod
 from typing import Any
@@ -14,7 +14,7 @@ from tvm import IRModule, relax, te, tirx
 from relaxc.schedules.cuda.conv.compute import VECTOR
 from relaxc.service.passes.common.constants import Array, constant
 from relaxc.service.passes.common.rewrite import Rule, Scope, rewrite_calls, static_shape
-from relaxc.service.passes.precision.dtypes import is_low
+from relaxc.service.passes.precision.dtypes import LOW, is_low
 
 __all__ = ["AsConv2d"]
 
@@ -41,12 +41,20 @@ class AsConv2d:
     - groups: zeros in the weight for the channels of others, where that is little arithmetic;
     - channels up to the next multiple of 8, with zeros.
 
-    Of 16-bit values with constant weights, of known sizes.
+    Of 16-bit values, or of `taken` dtypes, with constant weights, of known sizes. fp32 stays where a zero in a weight
+    would be multiplied by a value that the model does not read: that may be infinite.
     """
+
+    def __init__(self, taken: Collection[str] = LOW) -> None:
+        self._rules = {name: partial(_taken, rule=rule, taken=frozenset(taken)) for name, rule in RULES.items()}
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with such convolutions; the same object if it has none."""
-        return rewrite_calls(module, RULES)
+        return rewrite_calls(module, self._rules)
+
+
+def _taken(call: relax.Call, scope: Scope, *, rule: Rule, taken: frozenset[str]) -> relax.Expr | None:
+    return rule(call, scope) if str(call.args[0].ty.dtype) in taken else None
 
 
 def _operands(call: relax.Call, scope: Scope) -> tuple[tuple[int, ...], Array, tuple[int, ...]] | None:
@@ -54,7 +62,7 @@ def _operands(call: relax.Call, scope: Scope) -> tuple[tuple[int, ...], Array, t
     data, weight = call.args
     shape, array, made = static_shape(data), scope.constant(weight), static_shape(call)
     plain = str(call.attrs.data_layout).startswith("NC") and str(call.attrs.out_layout or "NC").startswith("NC")
-    if shape is None or array is None or made is None or not is_low(data) or not plain or not prod(made):
+    if shape is None or array is None or made is None or not plain or not prod(made):
         return None
     return shape, array, made
 
@@ -114,7 +122,7 @@ def _of_groups(
     """Dense, or some groups at a time where zeros would be most of a lot; not where each channel is a group."""
     groups, (filters, depth, *kernel) = int(call.attrs.groups), weight.shape
     flops = 2.0 * prod(made) * channels * prod(kernel)
-    if (depth == 1 and filters == groups) or prod(made[2:]) == 1:
+    if (depth == 1 and filters == groups) or prod(made[2:]) == 1 or not is_low(call.args[0]):
         return None
     fitting = [
         parts
@@ -192,6 +200,8 @@ def _transposed(call: relax.Call, scope: Scope) -> relax.Expr | None:
     given, filters, *kernel = weight.shape
     rank, strides, low = len(kernel), _ints(attrs.strides), str(call.args[0].ty.dtype)
     before = _ints(attrs.padding)[:rank]
+    if not is_low(call.args[0]) and any(size % stride for size, stride in zip(kernel, strides, strict=True)):
+        return None  # zeros fill the kernel up
     taps = [ceil(size / stride) for size, stride in zip(kernel, strides, strict=True)]
     shape = static_shape(call.args[0])
     assert shape is not None

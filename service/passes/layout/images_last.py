@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import tvm
@@ -11,6 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from relaxc.service.passes.common.rewrite import op_name, static_shape
 from relaxc.service.passes.layout import nhwc_conv2d, nhwc_elementwise, nhwc_norms, nhwc_pooling
 from relaxc.service.passes.layout.nhwc_images import NhwcImages, Rule
+from relaxc.service.passes.precision.dtypes import LOW
 from relaxc.service.passes.report import LayoutDecision, OptimizeReport
 
 __all__ = ["ImagesLast"]
@@ -25,7 +27,7 @@ _RULES: dict[str, Rule] = {
 
 @tvm.transform.module_pass(opt_level=0, name="ImagesLast")
 class ImagesLast:
-    """2-D convolutions of 16-bit images with constant weights compute on `[N, H, W, C]`.
+    """2-D convolutions of images of the dtypes `taken` with constant weights compute on `[N, H, W, C]`.
 
         y = conv2d(x, W); z = relu(y + b)   →   p = permute(x); z' = relu(conv2d_nhwc(p, W') + b'); z = permute⁻¹(z')
 
@@ -35,13 +37,14 @@ class ImagesLast:
     Group norms are computed on NHWC too.
     """
 
-    def __init__(self, report: OptimizeReport) -> None:
+    def __init__(self, report: OptimizeReport, taken: Collection[str] = LOW) -> None:
         self.report = report
+        self.taken = frozenset(taken)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with convolutions on NHWC, or as it was if it has none that can be."""
         gvar = module.get_global_var("main")
-        walker = _Walker(module)
+        walker = _Walker(module, self.taken)
         function, images = walker.visit_expr(module[gvar]), walker.images
         if not images.convolutions:
             return module
@@ -54,9 +57,9 @@ class ImagesLast:
 
 @mutator
 class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
-    def __init__(self, module: IRModule) -> None:
+    def __init__(self, module: IRModule, taken: frozenset[str]) -> None:
         super().__init__(module)
-        self.images = NhwcImages(self, module["main"])
+        self.images = NhwcImages(self, module["main"], taken)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         call = binding.value

@@ -1,4 +1,4 @@
-"""Convolutions of 16-bit images and bytes in NHWC: dense, depthwise, of few channels, with their weights permuted."""
+"""Convolutions of images of floats and bytes in NHWC: dense, depthwise, of few channels; their weights are permuted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relaxc.service.passes.common.constants import array_of, constant
 from relaxc.service.passes.common.images import pair, sides
 from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
 from relaxc.service.passes.layout.nhwc_images import INJECTIVE, MAX_TAPS, TO_NCHW, NhwcImages, Rule, sizes_of
-from relaxc.service.passes.precision.dtypes import BYTES, is_low
+from relaxc.service.passes.precision.dtypes import BYTES
 
 __all__ = ["RULES"]
 
@@ -32,7 +32,7 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     if shape is None or not is_tensor_constant(weight):
         return None
     of_bytes = _is_of_bytes(call, data, weight)
-    if not of_bytes and (not is_low(data) or data.ty.dtype != weight.ty.dtype):
+    if not of_bytes and (str(data.ty.dtype) not in images.taken or data.ty.dtype != weight.ty.dtype):
         return None
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
         return None
@@ -55,8 +55,10 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
         result = _of_few_channels(images, data, array, windows, (out_h, out_w), right)
     if result is None:
         return None
-    images.convolutions += 1
-    images.low = images.low if of_bytes else str(data.ty.dtype)
+    if of_bytes:
+        images.convolutions += 1
+    else:
+        images.saw(str(data.ty.dtype))
     return images.cast(result, str(call.ty.dtype))
 
 

@@ -13,6 +13,7 @@ from relaxc.service.passes.common.constants import array_of, constant
 from relaxc.service.passes.common.images import BINARY, ZERO_KEEPING_UNARY
 from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
 from relaxc.service.passes.layout.nhwc_images import ELEMENTWISE, TO_NHWC, NhwcImages, Rule, sizes_of
+from relaxc.service.passes.precision.dtypes import LOW
 
 __all__ = ["RULES"]
 
@@ -53,7 +54,7 @@ def _binary(images: NhwcImages, call: relax.Call) -> relax.Var | None:
 def _is_wide_image(images: NhwcImages, value: relax.Expr, call: relax.Call) -> bool:
     """Whether it is an fp32 image of the size of the call, that is not the widened form of another."""
     is_image = prod(sizes_of(value)) == prod(sizes_of(call)) and not is_tensor_constant(value)
-    return is_image and str(value.ty.dtype) == "float32" and value not in images.narrow and bool(images.low)
+    return is_image and str(value.ty.dtype) == "float32" and value not in images.narrow and images.low in LOW
 
 
 def _sum_with_rounded(images: NhwcImages, operands: list[relax.Expr]) -> relax.Var:

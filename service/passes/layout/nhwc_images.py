@@ -27,6 +27,7 @@ __all__ = [
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 ELEMENTWISE, INJECTIVE, OUT_FUSABLE = 0, 2, 4
+WIDE = "float32"
 """TVM's patterns for fusion; elementwise operators are fused behind the last, a contraction's."""
 MAX_TAPS = 64
 """Of windows whose channels do not mix."""
@@ -38,15 +39,17 @@ class NhwcImages:
     It keeps, for variables of the old function, their NHWC form in the new one.
     """
 
-    def __init__(self, walker: Any, function: relax.Function) -> None:
+    def __init__(self, walker: Any, function: relax.Function, taken: frozenset[str]) -> None:
         self._walker = walker
+        self.taken = taken
+        """The dtypes whose convolutions are computed so."""
         self.last: dict[Any, relax.Var] = {}
         self.narrow: dict[Any, relax.Var] = {}
         """The 16-bit form of NHWC values that are the same, widened."""
         self.reads = count_reads(function)
         self.convolutions = self.permutations = 0
         self.low = ""
-        """The dtype of the convolutions seen so far."""
+        """The dtype of the convolutions seen so far: float32 where one of several is, and then nothing is narrowed."""
         self._first: dict[Any, relax.Var] = {}
         self._permuted: dict[Any, relax.Var] = {}
 
@@ -97,8 +100,16 @@ class NhwcImages:
             self._permuted[plain] = self.emit(same)
         return self._permuted[plain]
 
+    def saw(self, dtype: str) -> None:
+        """Count a convolution of values of this dtype."""
+        self.convolutions += 1
+        self.low = WIDE if WIDE in (self.low, dtype) else dtype
+
     def source(self, data: relax.Expr) -> relax.Var | None:
-        """Return the 16-bit NHWC form of what has an NHWC form; None else, or where its channels fill no vectors."""
+        """Return the NHWC form, in the convolutions' dtype, of what has one.
+
+        None of what has none, and where its channels fill no vectors.
+        """
         found = self.last.get(data)
         if found is None or not self.low or sizes_of(found)[3] % VECTOR:
             return None

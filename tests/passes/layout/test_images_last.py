@@ -34,8 +34,19 @@ HOPPERS = [*["cuda.conv2d_sm90"] * 3, "cuda.gemm_sm90", "cuda.lines_sm90", "cuda
 AMPERES = [*["cuda.conv2d_sm80"] * 4, "cuda.reductions", "cuda.spread", *["cuda.windows"] * 2]
 
 
-@pytest.mark.parametrize(("arch", "wanted"), [("sm_90a", HOPPERS), ("sm_80", AMPERES), ("sm_120", AMPERES)])
-def test_a_small_resnet_has_kernels_of_templates_only(arch: str, wanted: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arch", "precision", "wanted"),
+    [
+        ("sm_90a", Precision.FP16, HOPPERS),
+        ("sm_80", Precision.FP16, AMPERES),
+        ("sm_120", Precision.FP16, AMPERES),
+        ("sm_90a", None, AMPERES),
+        ("sm_80", Precision.TF32, AMPERES),
+    ],
+)
+def test_a_small_resnet_has_kernels_of_templates_only(
+    arch: str, precision: Precision | None, wanted: list[str]
+) -> None:
     def net(x: relax.Expr) -> relax.Expr:
         y = R.nn.max_pool2d(R.nn.relu(image(x, 64, 3, 7, strides=2, padding=3)), 3, 2, 1)
         z = R.nn.relu(image(y, 64, 64, padding=1))
@@ -47,7 +58,7 @@ def test_a_small_resnet_has_kernels_of_templates_only(arch: str, wanted: list[st
         return R.add(value, weights(1, filters, 1, 1))
 
     target = tvm.target.Target({"kind": "cuda", "arch": arch}, host=TARGET)
-    made = optimize(graph(net, x=(1, 3, 32, 32)), target, CompileOptions(precision=Precision.FP16))
+    made = optimize(graph(net, x=(1, 3, 32, 32)), target, CompileOptions(precision=precision))
     rules = {}
     for gvar, func in made.module.functions_items():
         if isinstance(func, tvm.tirx.PrimFunc):

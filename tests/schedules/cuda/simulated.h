@@ -14,6 +14,7 @@ using std::max;
 using std::min;
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 #define DEV inline
 struct uint2 { unsigned x, y; };
 struct int2 { int x, y; };
@@ -99,6 +100,14 @@ static void meet(Barrier& barrier) {
   }
 }
 static void __syncthreads() { meet(block_barriers[current->cta]); }
+static int __syncthreads_or(int x) {
+  slots[current->at] = x != 0;
+  __syncthreads();
+  int any = 0;
+  for (int at = 0; at < (int)blockDim.x; at++) any |= slots[current->cta * blockDim.x + at] != 0;
+  __syncthreads();
+  return any;
+}
 static void __syncwarp() { meet(warp_barriers[current->at / 32]); }
 static uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   const uint64_t both = (uint64_t)y << 32 | x;
@@ -297,5 +306,30 @@ template <class In> struct Product {
     __syncwarp();
   }
 };
+template <> struct Product<float> {
+  static DEV void add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    const int warp = current->at / 32 * 32, lane = current->at % 32;
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    memcpy(fragments[current->at], mine, sizeof(mine));
+    __syncwarp();
+    for (int e = 0; e < 4; e++)
+      for (int k = 0; k < 8; k++) {
+        const float x = __int_as_float(fragments[warp + lane / 4 * 4 + k % 4][k / 4 * 2 + e / 2]);
+        d[e] += x * __int_as_float(fragments[warp + (lane % 4 * 2 + e % 2) * 4 + k % 4][4 + k / 4]);
+      }
+    __syncwarp();
+  }
+};
+DEV uint32_t load_word(uint32_t from) {
+  uint32_t x;
+  memcpy(&x, shared_at(from), 4);
+  return x;
+}
+DEV uint32_t larger(uint32_t x, uint32_t y) {
+  const uint32_t high = max(x & 0x7fff0000u, y & 0x7fff0000u);
+  return high | max(x & 0x7fffu, y & 0x7fffu);
+}
+DEV uint32_t upper_halves(uint32_t x, uint32_t y) { return x >> 16 | (y & 0xffff0000u); }
+DEV uint32_t in_tf32(uint32_t x) { return (x & 0x7f800000u) == 0x7f800000u ? x : (x + 0x1000u) & 0xffffe000u; }
 }  // namespace ampere
 namespace hopper {

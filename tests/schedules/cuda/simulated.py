@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -77,8 +78,8 @@ def _product(found: re.Match[str]) -> str:
     return f"{head}  product<{dtype}>(d, a, b, adds);\n}}\n"
 
 
-def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = -1) -> None:
-    """Run `kernel` on `arrays`, which are in the order of its pointers and are written in place.
+def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = -1, sizes: Sequence[int] = ()) -> None:
+    """Run `kernel` on `arrays`, which are in the order of its pointers and are written in place; `sizes` stand behind.
 
     The warp `late` of each cluster goes on only when no other can.
     """
@@ -94,6 +95,7 @@ def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = 
     text = f"namespace ampere {{\n{between}{text.removeprefix(ampere)}" if text.startswith(ampere) else text
     text = _MULTIPLY.sub(_product, _ARRIVE.sub("", text)).replace("NAME", "kernel")
     pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
+    pointers += "".join(f", {size}" for size in sizes)
     launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes, late)
     extremes = text_of("relaxc.schedules.cuda.common", "extremes.cuh")
     source = (_HERE / "simulated.h").read_text() + extremes + values + text + launch.replace("NAME", "kernel")

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
+from tvm import relax
 
 from benchmarks.gpu.gemm_cases import EPILOGUES, Case, prim_func
 from benchmarks.gpu.gemm_sm80_cases import POINTS
 from relaxc.schedules.cuda.common.kernel import TEXT_KERNEL
+from relaxc.schedules.cuda.gemm.form import TF32
 from relaxc.schedules.cuda.gemm.gemm_sm80 import GemmSm80, kernel
 from relaxc.schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
 from relaxc.schedules.hardware import gpu_of
@@ -45,17 +48,18 @@ def simulate(case: Case, point: dict[str, int], folder: Path) -> None:
     found = RULE.match(prim_func(case))
     assert not isinstance(found, Declined)
     tile = WarpTile.of(point)
-    assert not refusal(tile)
+    assert not refusal(tile, found)
     draw = np.random.default_rng(case.k)
     shapes = [(case.batch, case.m, case.k), (case.batch, *((case.k, case.n) if case.n_major else (case.n, case.k)))]
-    given = [draw.standard_normal(shape).astype("float16") for shape in shapes]
+    given = [draw.standard_normal(shape).astype(case.dtype) for shape in shapes]
     if case.epilogue.startswith("bias"):
         given.append(draw.standard_normal(case.n).astype("float32"))
     if case.epilogue == "bias_residual":
         given.append(draw.standard_normal((case.batch, case.m, case.n)).astype("float16"))
     out = np.full((case.batch, case.m, case.n), np.nan, case.out)
     run(kernel(found, tile, GPU), [*given[:2], out, *given[2:]], folder)
-    np.testing.assert_allclose(out.astype("float64"), wanted(case, *given), rtol=2e-3, atol=2e-2)
+    near = {"rtol": 1e-6, "atol": 1e-6} if case.dtype == "float32" else {"rtol": 2e-3, "atol": 2e-2}
+    np.testing.assert_allclose(out.astype("float64"), wanted(case, *given), **near)
 
 
 def point(rows: int, columns: int, depth: int, stages: int, slices: int, warp: int) -> dict[str, int]:
@@ -63,6 +67,7 @@ def point(rows: int, columns: int, depth: int, stages: int, slices: int, warp: i
     return WarpTile(rows, columns, depth, stages, slices, warp).parameters()
 
 
+FP32 = {"dtype": "float32", "out": "float32"}
 # Every layout, tile of a warp, width of a copy, and end of a ring at least once.
 SIMULATED = [
     pytest.param(Case(1, 40, 72, 88, epilogue="bias_residual"), point(64, 64, 64, 3, 1, 32), marks=pytest.mark.slow),
@@ -75,6 +80,9 @@ SIMULATED = [
     pytest.param(Case(1, 130, 20, 36, epilogue="relu"), point(128, 32, 32, 3, 1, 32), marks=pytest.mark.slow),
     pytest.param(Case(1, 70, 66, 200, epilogue="scale"), point(128, 128, 64, 3, 1, 64), marks=pytest.mark.slow),
     pytest.param(Case(1, 20, 130, 64, n_major=False), point(64, 128, 32, 4, 1, 32), marks=pytest.mark.slow),
+    (Case(1, 35, 33, 50, n_major=False, **FP32), point(32, 64, 32, 3, 1, 32)),
+    (Case(2, 33, 36, 52, epilogue="relu", **FP32), point(32, 32, 64, 2, 2, 32)),
+    pytest.param(Case(1, 40, 130, 41, **FP32), point(64, 128, 64, 3, 1, 64), marks=pytest.mark.slow),
     pytest.param(Case(1, 65, 2, 1, n_major=False, out="float32"), point(64, 32, 64, 2, 2, 32), marks=pytest.mark.slow),
 ]
 
@@ -82,6 +90,81 @@ SIMULATED = [
 @pytest.mark.parametrize(("case", "parameters"), SIMULATED)
 def test_its_text_computes_products(tmp_path, case, parameters):
     simulate(case, parameters, tmp_path)
+
+
+def drawn(draw: np.random.Generator, *shape: int) -> np.ndarray:
+    """Numbers of fp32 of any size, with some that three bf16 do not hold."""
+    found = (draw.standard_normal(shape) * 2.0 ** draw.integers(-148, 30, shape)).astype("float32")
+    odd = np.float32([np.inf, -np.inf, np.nan, 3.4028234e38, 1e-40, 0.0])
+    return np.where(draw.random(shape) < 2e-3, draw.choice(odd, shape), found)
+
+
+@pytest.mark.parametrize("n_major", [True, False])
+def test_numbers_of_any_size_come_out_as_fp32_has_them(tmp_path, n_major):
+    draw = np.random.default_rng(3)
+    found = RULE.match(prim_func(Case(1, 32, 32, 40, n_major=n_major, **FP32)))
+    a, b, out = drawn(draw, 1, 32, 40), drawn(draw, 1, 40, 32), np.zeros((1, 32, 32), "float32")
+    a[0, :8] = np.abs(np.nan_to_num(a[0, :8], posinf=1.0)) * np.float32(1e-38)
+    given = np.ascontiguousarray(b if n_major else b.swapaxes(1, 2))
+    run(kernel(found, WarpTile(64, 32, 32, 2, 1, 32), GPU), [a, given, out], tmp_path)
+    with np.errstate(all="ignore"):
+        exact = a.astype("float64") @ b.astype("float64")
+        wanted, scale = exact.astype("float32"), np.abs(a.astype("float64")) @ np.abs(b.astype("float64"))
+    for each in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(each(out), each(wanted))
+    finite = np.isfinite(wanted)
+    assert finite.sum() > 200 and not finite.all()
+    off = np.abs(out[finite].astype("float64") - exact[finite])
+    assert (off <= 4e-7 * scale[finite] + 40 * 2.0**-149).all()
+
+
+def test_in_tf32_operands_are_rounded(tmp_path):
+    draw = np.random.default_rng(1)
+    func = prim_func(Case(1, 30, 34, 40, **FP32)).with_attr(TF32, 1)
+    a, b = draw.standard_normal((1, 30, 40)).astype("float32"), draw.standard_normal((1, 40, 34)).astype("float32")
+    out = np.zeros((1, 30, 34), "float32")
+    run(kernel(RULE.match(func), WarpTile(64, 32, 64, 2, 1, 32), GPU), [a, b, out], tmp_path)
+    rounded = [((x.view("uint32") + 0x1000) & 0xFFFFE000).view("float32").astype("float64") for x in (a, b)]
+    np.testing.assert_allclose(out, rounded[0] @ rounded[1], rtol=2e-5, atol=2e-5)
+
+
+def symbolic_product(dtype: str) -> tvm.tirx.PrimFunc:
+    """`[n, s, 24] @ [24, 40] + bias[s, 40] + residual[n, s, 40]` as the passes fuse it."""
+    n, s = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("s", "int64")
+    shapes = {"a": (n, s, 24), "w": (24, 40), "b": (1, s, 40), "r": (n, s, 40)}
+    given = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in shapes.items()]
+    block = relax.BlockBuilder()
+    with block.function("main", given):
+        with block.dataflow():
+            product = block.emit(relax.op.matmul(given[0], given[1], "float32"))
+            biased = block.emit(relax.op.add(product, given[2]))
+            result = block.emit_output(relax.op.add(biased, given[3]))
+        block.emit_func_output(result)
+    made = tvm.transform.Sequential([
+        relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ])(block.get())  # fmt: skip
+    (func,) = (each for _, each in made.functions_items() if isinstance(each, tvm.tirx.PrimFunc))
+    return func
+
+
+@pytest.mark.parametrize("sizes", [(2, 37), (1, 1), (5, 26)])
+def test_rows_are_known_at_the_call(tmp_path, sizes):
+    func = symbolic_product("float32")
+    found, tile = RULE.match(func), WarpTile(64, 32, 32, 2, 1, 32)
+    assert isinstance(RULE.apply(func, TARGET), Schedule)
+    made = kernel(found, tile, GPU)
+    (n, s), draw = sizes, np.random.default_rng(0)
+    shapes = [(n, s, 24), (24, 40), (1, s, 40), (n, s, 40)]
+    a, w, b, r = (draw.standard_normal(shape).astype("float32") for shape in shapes)
+    out = np.full((n, s, 40), np.nan, "float32")
+    given = dict(zip(func.params, (a, w, b, r, out), strict=True))
+    symbols = {str(size): value for size, value in zip(func.params[0].shape[:2], sizes, strict=True)}
+    values = [n * s, *(symbols[str(size)] for size in made.sizes[1:])]
+    grid = -(-n * s // 64) * 2
+    run(replace(made, grid=grid), [given[each] for each in made.pointers], tmp_path, sizes=values)
+    exact = a.astype("float64") @ w.astype("float64") + b + r
+    np.testing.assert_allclose(out, exact, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.slow
@@ -117,7 +200,7 @@ def test_hopper_s_own_template_goes_before_it():
     ("case", "reason"),
     [
         (Case(1, 1, 64, 64), "one row"),
-        (Case(1, 64, 64, 64, dtype="float32", out="float32"), "16-bit"),
+        (Case(1, 64, 64, 15, dtype="float32", out="float32"), "fewer than 16"),
         (Case(1, 1 << 16, 1 << 16, 64), "2\\^31"),
     ],
 )
@@ -132,25 +215,28 @@ def test_an_odd_number_of_columns_is_read_one_by_one():
     assert "load_pair" in RULE.match(prim_func(replace(BASE, n=70, epilogue="bias"))).epilogue
 
 
-@pytest.mark.parametrize("case", [BASE, Case(1, 4096, 4096, 4096), Case(1, 1, 8, 8), Case(1, 128, 768, 3072)])
+@pytest.mark.parametrize(
+    "case", [BASE, Case(1, 4096, 4096, 4096), Case(1, 1, 8, 8), Case(1, 128, 768, 3072), Case(1, 512, 512, 512, **FP32)]
+)
 def test_every_point_of_the_space_fits_the_oldest_device(case):
     """A CTA of 8.6, 8.9 and 12.0, which run this code too, has 99 KiB."""
     found = RULE.match(prim_func(case))
     space = choices(found)
     given = default(found, GPU)
     assert all(value in space[name] for name, value in given.items())
-    assert not refusal(WarpTile.of(given))
+    assert not refusal(WarpTile.of(given), found)
     for values in itertools.product(*space.values()):
         tile = WarpTile(*values)
-        if refusal(tile):
+        if refusal(tile, found):
             continue
         assert tile.shared_bytes <= 99 << 10 and 64 <= tile.threads <= 256 and tile.accumulators <= 128
-        assert tile.per_sm(GPU) * tile.threads * tile.accumulators < GPU.registers_per_sm
+        assert tile.per_sm(GPU, found) * tile.threads * tile.accumulators < GPU.registers_per_sm
         assert tile.tiles(found) > 0
 
 
 def test_the_points_of_the_benchmarks_are_of_the_space():
-    assert [each for each in POINTS if refusal(WarpTile(*each))] == []
+    found = RULE.match(prim_func(BASE))
+    assert [each for each in POINTS if refusal(WarpTile(*each), found)] == []
 
 
 def test_few_tiles_are_shared_by_more_warps():

@@ -55,7 +55,7 @@ def test_it_takes_windows_with_what_is_fused(windows, residual):
     [
         (Windows("max", (2, 2)), (1, 4, 4, 12), 0, "float16", "multiples of 8"),
         (Windows("sum", (9, 9)), (1, 16, 16, 8), 0, "float16", "64 taps"),
-        (Windows("max", (2, 2)), (1, 4, 4, 8), 0, "float32", "16-bit"),
+        (Windows("max", (2, 2)), (1, 4, 4, 8), 0, "float64", "floats of one dtype"),
         (Windows("taps", (3, 3)), (1, 4, 4, 8), 8, "float16", "kind taps"),
     ],
 )
@@ -72,6 +72,7 @@ def test_few_threads_have_all_their_loads_in_flight():
 
 
 _MAX = ConvCase("max", (1, 4, 9, 16), 16, (1, 3), (3, 2), (1, 0, 1, 0), epilogue="none", out="float32")
+_WIDE = ConvCase("max", (1, 5, 7, 8), 8, (3, 3), (2, 2), (1, 1, 1, 1), dtype="float32", epilogue="none", out="float32")
 _DEPTHWISE = ConvCase(
     "depthwise", (1, 5, 7, 8), 8, (3, 3), (2, 1), (1, 1, 0, 1), (1, 2), epilogue="bias_residual_relu"
 )  # fmt: skip
@@ -81,6 +82,7 @@ _DEPTHWISE = ConvCase(
     ("case", "strip"),
     [
         (_MAX, 4),  # its first line is of windows that lie wholly outside
+        (_WIDE, 2),
         pytest.param(_MAX, 1, marks=pytest.mark.slow),
         *(pytest.param(_DEPTHWISE, strip, marks=pytest.mark.slow) for strip in (1, 2, 4)),
     ],
