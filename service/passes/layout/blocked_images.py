@@ -13,7 +13,7 @@ from relaxc.schedules.cpu.conv import blocked_compute as compute
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.epilogue import Readers, epilogue_of
-from relaxc.service.passes.common.images import count_reads
+from relaxc.service.passes.common.images import count_reads, known
 from relaxc.service.passes.common.rewrite import static_shape
 from relaxc.service.passes.precision.dtypes import BYTES
 
@@ -61,14 +61,14 @@ class BlockedImages:
         return channels + -channels % self.lanes
 
     def sizes(self, data: relax.Expr) -> dict[str, Any]:
-        """Return those of a blocked image, its channels filled up to whole blocks; 0 for a symbolic batch."""
+        """Return those of a blocked image, its channels filled up to whole blocks; 0 for what is symbolic."""
         batch, _, height, width = data.ty.shape
         channels = self.filled(self.blocked[data].channels)
         return {
-            "batch": int(getattr(batch, "value", 0)),
+            "batch": known(batch),
             "channels": channels,
-            "height": int(height),
-            "width": int(width),
+            "height": known(height),
+            "width": known(width),
         }
 
     def fields(self, expr: relax.Expr) -> list[relax.Expr]:
