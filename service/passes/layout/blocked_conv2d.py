@@ -31,6 +31,8 @@ def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
     attrs, shape = call.attrs, static_shape(weight)
     if not is_tensor_constant(weight) or shape is None or not has_channels(data):
         return None
+    if images.joins and not all(map(known, list(data.ty.shape)[2:])):
+        return None
     dtypes = planning.conv2d_dtypes(str(data.ty.dtype), str(weight.ty.dtype), str(call.ty.dtype))
     if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or dtypes is None:
         return None
