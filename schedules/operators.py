@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Self
 
 __all__ = ["Attention", "BlockMatmul", "Conv2d", "Depthwise2d", "Matmul", "Operator", "Pool2d", "operator_from"]
 
+_ASSUMED = 40
+"""Rows and columns of an image of unknown size: those in the middle of networks for OCR and detection."""
+
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
 
@@ -124,7 +127,7 @@ class BlockMatmul(_Described):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Windowed(_Described):
-    """A window that slides over `A[batch, channels, height, width]`; `batch` is 0 where it is not known."""
+    """A window that slides over `A[batch, channels, height, width]`; what is known at the call alone is 0."""
 
     batch: int
     channels: int
@@ -137,12 +140,26 @@ class _Windowed(_Described):
 
     @property
     def result(self) -> Pair:
-        """Return the rows and columns of the result."""
-        top, left, bottom, right = self.padding
-        sizes = (self.height + top + bottom, self.width + left + right)
-        sides = zip(sizes, self.kernel, self.strides, self.dilation, strict=True)
-        rows, columns = ((size - (taps - 1) * step - 1) // stride + 1 for size, taps, stride, step in sides)
+        """Return the rows and columns of the result, 0 where they are not known."""
+        rows, columns = (
+            self.result_of(axis, size) if size else 0 for axis, size in enumerate((self.height, self.width))
+        )
         return rows, columns
+
+    def result_of(self, axis: int, size: Any) -> Any:
+        """Return the rows (axis 0) or columns (1) of the result for an image of so many: ints, or expressions."""
+        reach = (self.kernel[axis] - 1) * self.dilation[axis] + 1
+        return (size + (self.padding[axis] + self.padding[axis + 2] - reach)) // self.strides[axis] + 1
+
+    @property
+    def is_known(self) -> bool:
+        """Whether rows and columns of the image are known."""
+        return self.height > 0 and self.width > 0
+
+    def assumed(self) -> Self:
+        """Return the operator with the sizes for which a plan is made where it has none."""
+        height, width = self.height or _ASSUMED, self.width or _ASSUMED
+        return self if self.is_known else replace(self, height=height, width=width)
 
     @property
     def image(self) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "ceil_div",
     "collect",
     "conditions",
+    "conjuncts",
     "flatten",
     "fresh",
     "from_zero",
@@ -226,6 +227,13 @@ def conditions(expr: Node) -> list[Expr]:
     """Return every select and if_then_else in `expr`."""
     calls = [c for c in collect(expr, Call) if is_if_then_else(c)]
     return [*calls, *collect(expr, tirx.Select)]
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """Return the parts of a conjunction; none of what is always true."""
+    if isinstance(condition, tirx.And):
+        return [*conjuncts(condition.a), *conjuncts(condition.b)]
+    return [] if as_int(condition) == 1 else [condition]
 
 
 def is_if_then_else(node: Node) -> bool:

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call
 
+from relaxc.schedules.cpu.common import at_call, window_plan
 from relaxc.schedules.cpu.common.register_tile import blocks_around
 from relaxc.schedules.cpu.common.window_plan import AS_NEEDED, MOST_TAPS, STAGED, Window
 from relaxc.schedules.hardware import Cpu
@@ -35,6 +36,16 @@ def unfit(func: PrimFunc, window: Window) -> Declined | None:
 
 def schedule(func: PrimFunc, window: Window, chosen: Parameters, cpu: Cpu) -> PrimFunc:
     """Return a PrimFunc that is not `unfit` as in the docstring of the templates that call this."""
+    if window.columns:
+        return _schedule(func, window, chosen, cpu)
+    sizes = at_call.widths(chosen["columns"])
+    cycles = [window_plan.tile_cycles(window, columns, cpu) for columns in sizes]
+    width = blocks_around(func, window.name)[2][-1].iter_vars[-2].dom.extent  # type: ignore[index]  # it is not unfit
+    made = [_schedule(func, window, {**chosen, "columns": columns}, cpu) for columns in sizes]
+    return at_call.of_width(made, sizes, cycles, width)
+
+
+def _schedule(func: PrimFunc, window: Window, chosen: Parameters, cpu: Cpu) -> PrimFunc:
     sch = s_tir.Schedule(func)
     before, block, after = blocks_around(func, window.name)  # type: ignore[misc]  # it is not unfit
     expensive = any(is_expensive(stage.body.value) for stage in after)
@@ -47,8 +58,9 @@ def schedule(func: PrimFunc, window: Window, chosen: Parameters, cpu: Cpu) -> Pr
         batch, row, column, channel = sch.get_loops(last)
         channel, lane = sch.split(channel, [None, window.lanes])
     strip, row = sch.split(row, [chosen["strips"], None])
-    tile, column = sch.split(column, [None, chosen["columns"]])
-    sch.reorder(strip, batch, channel, row, tile, column, lane)
+    tile, column = sch.split(column, [None, chosen["columns"]], disable_predication=not window.columns)
+    outer = [strip, batch, channel, row] if window.height else [strip, row, batch, channel]
+    sch.reorder(*outer, tile, column, lane)
     if chosen["staged"] == STAGED or (chosen["staged"] == AS_NEEDED and expensive):
         _stage(sch, window.name, last, tile)
     else:
@@ -56,10 +68,14 @@ def schedule(func: PrimFunc, window: Window, chosen: Parameters, cpu: Cpu) -> Pr
     sch.vectorize(lane)
     sch.compute_at(window.name, tile, preserve_unit_loops=True)
     sch.set_scope(window.name, 0, "local")
-    moves.parallelize(sch, [strip, batch, channel, row], work_of(func).known_flops, cpu.cores)
+    moves.parallelize(sch, outer, work_of(func).known_flops, cpu.cores)
     _accumulate(sch, window)
-    sch.annotate(tile, "pragma_loop_partition_hint", True)
-    return _skip_rows_outside(sch.mod["main"], f"{window.name}_update", block.init.value)
+    if window.columns:
+        sch.annotate(tile, "pragma_loop_partition_hint", True)
+        return _skip_rows_outside(sch.mod["main"], f"{window.name}_update", block.init.value)
+    moved = at_call.overlapped(sch.mod["main"], sch.get(tile).loop_var, chosen["columns"])
+    skipping = _skip_rows_outside(moved, f"{window.name}_update", block.init.value)
+    return _inside_apart(skipping, sch.get(tile).loop_var, window, chosen["columns"])
 
 
 def _stage(sch: TirSchedule, name: str, last: str, tile: LoopRV) -> None:
@@ -86,6 +102,46 @@ def _accumulate(sch: TirSchedule, window: Window) -> None:
     sch.decompose_reduction(window.name, r)
 
 
+def _inside_apart(func: PrimFunc, tile: Var, window: Window, columns: int) -> PrimFunc:
+    """Tiles that read no border do not ask where it is.
+
+    for tile: acc += if_then_else(column is inside, A, 0)
+    →   for tile: if all columns are inside: acc += A; else: acc += if_then_else(column is inside, A, 0)
+    """
+
+    def apart(loop: For) -> For:
+        if not loop.loop_var.same_as(tile):
+            return loop
+        (update,) = (each for each in tir.collect(loop.body, s_tir.SBlockRealize) if each.block.name_hint == name)
+        column, tap = (update.block.iter_vars[axis] for axis in (-4, -1))
+        calls = [call for call in tir.collect(update.block.body, Call) if tir.is_if_then_else(call)]
+        asked = [each for call in calls for each in tir.conjuncts(call.args[0])]
+        if not asked:
+            return loop
+        inner = {each.loop_var: tir.zero(each.loop_var) for each in tir.collect(loop.body, tirx.For)}
+        first = tir.substitute(update.iter_values[-4], inner)
+        ends = [
+            {column.var: first + at, tap.var: tirx.const(taken, "int64")}
+            for at in (0, columns - 1)
+            for taken in (0, window.op.kernel[1] - 1)
+        ]
+        is_inside = tirx.all(*(tir.substitute(each, values) for each in asked for values in ends))
+        plain = tvm_ffi.structural_map(loop.body, (Call, lambda call: _chosen(call, column.var)))
+        return tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, tirx.IfThenElse(is_inside, plain, loop.body),
+            annotations=loop.annotations,
+        )  # fmt: skip
+
+    name = f"{window.name}_update"
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, apart)))
+
+
+def _chosen(expr: Call, column: Var) -> Expr:
+    """What a condition on `column` chooses where it holds; any other expression as it is."""
+    asks = tir.is_if_then_else(expr) and bool(tir.uses(expr.args[0], [column]))
+    return expr.args[1] if asks else expr
+
+
 def _skip_rows_outside(func: PrimFunc, name: str, identity: Expr) -> PrimFunc:
     """Rows of padding are skipped where they would add the `identity`.
 
@@ -93,12 +149,13 @@ def _skip_rows_outside(func: PrimFunc, name: str, identity: Expr) -> PrimFunc:
     """
     realize = next(r for r in block_realizes(func) if r.block.name_hint == name)
     values = {iv.var: value for iv, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
-    h, r = (realize.block.iter_vars[axis].var for axis in (-5, -2))
+    axes = [axis.var for axis in realize.block.iter_vars]
+    r, others = axes[-2], [*axes[:-5], *axes[-4:-2], axes[-1]]
     found: list[Expr] = []
 
     def inner(call: Expr) -> Expr:
         return (
-            _without_rows(call, [h, r], found)
+            _without_rows(call, others, found)
             if tir.is_if_then_else(call) and tir.same(call.args[2], identity)
             else call
         )
@@ -118,16 +175,12 @@ def _skip_rows_outside(func: PrimFunc, name: str, identity: Expr) -> PrimFunc:
     return tvm_ffi.structural_map(func, [(s_tir.SBlock, block_of), (tirx.For, loop_of)])
 
 
-def _without_rows(call: Expr, rows: Sequence[Var], found: list[Expr]) -> Expr:
-    """An if_then_else without the conditions that use nothing but `rows`, which go to `found`."""
-    conditions = _conjuncts(call.args[0])
-    others = [each for each in conditions if len(tir.uses(each, rows)) < len(tir.variables(each))]
+def _without_rows(call: Expr, axes: Sequence[Var], found: list[Expr]) -> Expr:
+    """An if_then_else without the conditions on rows, which use none of the other `axes` and go to `found`."""
+    conditions = tir.conjuncts(call.args[0])
+    others = [each for each in conditions if tir.uses(each, axes)]
     found.extend(each for each in conditions if not any(each.same_as(other) for other in others))
     return tirx.if_then_else(tirx.all(*others), *call.args[1:]) if others else call.args[1]
-
-
-def _conjuncts(condition: Expr) -> list[Expr]:
-    return [*_conjuncts(condition.a), *_conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]
 
 
 def _with_body(block: SBlock, body: Stmt) -> SBlock:

@@ -10,7 +10,18 @@ from relaxc.schedules.cpu.common.register_tile import divisors
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.operators import Depthwise2d, Pool2d
 
-__all__ = ["AS_NEEDED", "MOST_TAPS", "PARAMETERS", "STAGED", "Window", "default", "estimate", "points", "refusal"]
+__all__ = [
+    "AS_NEEDED",
+    "MOST_TAPS",
+    "PARAMETERS",
+    "STAGED",
+    "Window",
+    "default",
+    "estimate",
+    "points",
+    "refusal",
+    "tile_cycles",
+]
 
 PARAMETERS = ("block", "columns", "strips", "staged")
 """The layout is `block` channels in the innermost axis, 0 where all of them are. `columns` of the register tile,
@@ -24,6 +35,9 @@ MOST_TAPS = 8
 """Window columns up to which a row of the window is unrolled."""
 
 _MOST_STRIPS = 16
+
+_MANY = 128
+"""Columns that stand for an unknown number."""
 
 _FUNCTIONS = {
     *("erf", "exp", "log", "rsqrt", "sigmoid", "sqrt", "tanh", "gelu", "gelu_tanh", "silu", "softplus"),
@@ -47,12 +61,12 @@ class Window:
 
     @property
     def height(self) -> int:
-        """Rows of the result."""
+        """Rows of the result; 0 where they are not known."""
         return self.op.result[0]
 
     @property
     def columns(self) -> int:
-        """Columns of the result."""
+        """Columns of the result; 0 where they are not known."""
         return self.op.result[1]
 
     def most_columns(self, cpu: Cpu) -> int:
@@ -64,8 +78,9 @@ class Window:
 
 def default(window: Window, cpu: Cpu) -> dict[str, int]:
     """Return the fewest even tiles, and as many strips as there are cores, where rows can be divided among them."""
-    strips = cpu.cores if window.height % cpu.cores == 0 and (window.op.batch or 1) == 1 else 1
-    columns = _even_tile(window.columns, window.most_columns(cpu))
+    divided = window.height > 0 and window.height % cpu.cores == 0 and (window.op.batch or 1) == 1
+    strips = cpu.cores if divided else 1
+    columns = _even_tile(window.columns or _MANY, window.most_columns(cpu))
     return {"block": _block(window), "columns": columns, "strips": strips, "staged": AS_NEEDED}
 
 
@@ -90,24 +105,24 @@ def refusal(window: Window, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "the blocks of channels are not as wide as a vector": parameters["block"] != _block(window),
         "its channels do not fill vectors": bool(window.op.channels % window.lanes),
         "columns do not fit the registers or the image": not 1 <= columns <= _most(window, cpu),
-        "strips do not divide the rows": strips < 1 or bool(window.height % strips),
+        "strips do not divide the rows": strips < 1 or bool(window.height % strips if window.height else strips > 1),
         "staged is 0, 1 or 2": parameters["staged"] not in (UNSTAGED, STAGED, AS_NEEDED),
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
 
 
 def _most(window: Window, cpu: Cpu) -> int:
-    return min(window.columns, window.most_columns(cpu))
+    return min(window.columns or _MANY, window.most_columns(cpu))
 
 
 def points(window: Window, cpu: Cpu) -> Iterator[dict[str, int]]:
     """Return every point that is worth a trial: of tiles of equal number the smallest, each with both epilogues."""
     first = default(window, cpu)
-    useful = {-(-window.columns // size): size for size in range(_most(window, cpu), 0, -1)}
+    useful = {-(-(window.columns or _MANY) // size): size for size in range(_most(window, cpu), 0, -1)}
     calls = window.op.epilogue and not _FUNCTIONS.isdisjoint(window.op.epilogue)
     divides = isinstance(window.op, Pool2d) and window.op.reduce == "avg"
     for columns in sorted({*useful.values(), first["columns"]}):
-        for strips in sorted({*divisors(window.height, _MOST_STRIPS), first["strips"]}):
+        for strips in sorted({*divisors(window.height or 1, _MOST_STRIPS), first["strips"]}):
             for staged in (AS_NEEDED, UNSTAGED if calls or divides else STAGED):
                 yield {**first, "columns": columns, "strips": strips, "staged": staged}
 
@@ -115,8 +130,14 @@ def points(window: Window, cpu: Cpu) -> Iterator[dict[str, int]]:
 def estimate(window: Window, parameters: Mapping[str, int], cpu: Cpu) -> float:
     """Return the cycles of the busiest core: its taps or the loads of them, and the beginning and end of each tile."""
     columns, strips, op = parameters["columns"], parameters["strips"], window.op
-    tasks = strips * (op.batch or 1) * -(-op.channels // window.lanes) * (window.height // strips)
-    tiles = -(-window.columns // columns)
+    height, width = op.assumed().result
+    tasks = strips * (op.batch or 1) * -(-op.channels // window.lanes) * (height // strips)
+    return -(-tasks // cpu.cores) * -(-width // columns) * tile_cycles(window, columns, cpu)
+
+
+def tile_cycles(window: Window, columns: int, cpu: Cpu) -> float:
+    """Return the cycles of a tile."""
+    op = window.op
     taps = prod(op.kernel) * max(columns / cpu.fma_per_cycle, cpu.fma_latency)
     loads = op.kernel[0] * ((columns - 1) * op.strides[1] + op.kernel[1]) / cpu.loads_per_cycle
-    return -(-tasks // cpu.cores) * tiles * (max(taps, loads) + columns + cpu.costs.tile)
+    return max(taps, loads) + columns + cpu.costs.tile

@@ -9,11 +9,12 @@ import numpy as np
 import tvm
 from tvm import te
 
+from relaxc.schedules.ir.tir import as_int, simplify
 from relaxc.schedules.ir.types import Expr
-from relaxc.schedules.operators import Conv2d
+from relaxc.schedules.operators import Conv2d, Depthwise2d, Pool2d
 from relaxc.schedules.plan import PLAN, Plan
 
-__all__ = ["conv2d", "fill", "pack_channels", "pack_weight", "packed_shape", "pad", "unpack_channels"]
+__all__ = ["conv2d", "fill", "pack_channels", "pack_weight", "packed_shape", "pad", "results", "unpack_channels"]
 
 Array = np.ndarray[Any, Any]
 
@@ -85,12 +86,20 @@ def pad(data: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -
     return te.compute(shape, element, name="pad")
 
 
+def results(op: Conv2d | Depthwise2d | Pool2d, sizes: Sequence[Any]) -> list[Any]:
+    """Return the rows and columns of the result for an image of these sizes: ints, expressions where they are such."""
+    found = [op.result_of(axis, size) for axis, size in enumerate(sizes)]
+    whole = [size if isinstance(size, int) else simplify(size) for size in found]
+    return [size if as_int(size) is None else as_int(size) for size in whole]
+
+
 def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *, plan: Plan) -> te.Tensor:
     """Return `C[n, o, h, w, ov] += A[n, i, h*s + r*d, w*s + q*d, iv] * W[o, i, r, q, iv, ov]` on zero-padded A.
 
     `data` is `NCHW[v]c`, or plain `NCHW` for a first layer with few channels (`W[o, i, r, q, 1, ov]`). The
     accumulator is over the plan's padded columns: those past the last read the last one again and are cropped, so that
-    no tile has a tail. Where the plan is flat, rows and columns are one axis, whose tiles go over the ends of rows.
+    no tile has a tail; where the width is not known, it is over the columns that there are. Where the
+    plan is flat, rows and columns are one axis, whose tiles go over the ends of rows.
 
     Where an instruction takes several channels, the sum is over `iv` of these and `j` in them.
 
@@ -98,14 +107,16 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
     """
     op: Conv2d = plan.operator  # type: ignore[assignment]  # plans of this template are of convolutions
     groups, out_dtype, flat, padded = op.groups, op.accumulate, bool(plan.parameters["flat"]), plan.parameters["padded"]
-    batch, _, height, width, *rest = data.shape
+    batch, _, _, _, *rest = data.shape
     blocks, in_blocks, kernel_h, kernel_w, steps, lanes, *interleaved = (int(extent) for extent in weight.shape)
     (stride_h, stride_w), (dilation_h, dilation_w), padding = op.strides, op.dilation, op.padding
-    height, width = int(height), int(width)
-    out_h, out_w = op.result
+    out_h, out_w = results(op, data.shape[2:4])
     blocks_per_group = blocks // groups
     rows, columns = (1, out_h * out_w) if flat else (out_h, out_w)
-    of_data = gate is not None and not any(padding) and height * width < blocks * lanes * kernel_h * kernel_w
+    padded = padded or columns
+    assumed = op.assumed()
+    pixels = assumed.height * assumed.width
+    of_data = gate is not None and not any(padding) and pixels < blocks * lanes * kernel_h * kernel_w
     source = _gated_data(data, gate) if of_data else pad(data, padding)
     factor = weight if gate is None or of_data else _gated_weight(weight, gate)
     i = te.reduce_axis((0, in_blocks), name="i")
@@ -116,7 +127,7 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
     lane = iv * interleaved[0] + within[0] if within else iv
 
     def product(n: Expr, o: Expr, h: Expr, w: Expr, ov: Expr) -> Expr:
-        w = w if columns == padded else te.min(w, columns - 1)
+        w = w if columns is padded or columns == padded else te.min(w, columns - 1)
         y, x = (w // out_w, w % out_w) if flat else (h, w)
         y, x = y * stride_h + r * dilation_h, x * stride_w + q * dilation_w
         block = i if groups == 1 else (o // blocks_per_group) * in_blocks + i

@@ -12,12 +12,23 @@ from relaxc.schedules.dots import Dot
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.operators import Conv2d
 
-__all__ = ["PARAMETERS", "Layout", "default", "dot_of", "estimate", "is_blockable", "points", "refusal", "row_tile"]
+__all__ = [
+    "PARAMETERS",
+    "Layout",
+    "default",
+    "dot_of",
+    "estimate",
+    "is_blockable",
+    "points",
+    "refusal",
+    "row_tile",
+    "tile_cycles",
+]
 
 PARAMETERS = ("block", "flat", "padded", "rows", "vectors", "height", "chunks", "unroll", "prefetch")
 """The layout is `block` channels in the innermost axis, `flat` 1 where rows and columns of the image are one axis, and
-`padded` columns of the accumulator, and `dot` channels that an instruction takes at once, where there is one: a step
-of `unroll` is so many. The others are those of `cpu.conv2d_blocked`."""
+`padded` columns of the accumulator, 0 where they are not known, and `dot` channels that an instruction
+takes at once, where there is one: a step of `unroll` is so many. The others are those of `cpu.conv2d_blocked`."""
 
 _AS_GOOD = 1.03
 """The part over the fewest cycles within which larger tasks, whose panels are used more often, are the better ones."""
@@ -33,7 +44,8 @@ _MOST_CHUNKS = 16
 class Layout:
     """The accumulator `[n, o, h, w, v]` of an operator for a block of channels and padded columns.
 
-    With `flat` the operator's h is folded into w: then the tiles run over the ends of image rows.
+    With `flat` the operator's h is folded into w: then the tiles run over the ends of image rows. Sizes that are not
+    known are those that a plan is made for.
     """
 
     op: Conv2d
@@ -65,7 +77,12 @@ class Layout:
     @property
     def height(self) -> int:
         """Rows of the accumulator."""
-        return 1 if self.flat else self.op.result[0]
+        return 1 if self.flat else self.assumed.result[0]
+
+    @property
+    def assumed(self) -> Conv2d:
+        """The operator with all sizes."""
+        return self.op.assumed()
 
     @property
     def folded(self) -> bool:
@@ -84,7 +101,7 @@ class Layout:
 
         Of an image that is read with strides, those parts alone that are read.
         """
-        op = self.op
+        op = self.assumed
         (rows, columns), (top, left, bottom, right) = op.result, op.padding
         pixels = min(op.height + top + bottom, op.kernel[0] * rows) * min(
             op.width + left + right, op.kernel[1] * columns
@@ -102,6 +119,11 @@ class Layout:
         """Whether they need not be, for their addresses are linear."""
         return self.small and _is_dense(self.op)
 
+    @property
+    def at_call(self) -> tuple[bool, bool]:
+        """Whether rows, and columns, are counted when the kernel is called."""
+        return self.op.height == 0, self.op.width == 0
+
     def parts(self, rows: int) -> int:
         """Return what a task has a number of: tiles where it is folded, else rows."""
         return self.columns // rows if self.folded else self.height
@@ -113,7 +135,8 @@ class Layout:
     @staticmethod
     def of(op: Conv2d, parameters: Mapping[str, int]) -> Layout:
         """Return the layout that a plan's parameters describe."""
-        return Layout(op, parameters["block"], bool(parameters["flat"]), parameters["padded"], steps_of(parameters))
+        columns = parameters["padded"] or round_up(op.assumed().result[1], parameters["rows"])
+        return Layout(op, parameters["block"], bool(parameters["flat"]), columns, steps_of(parameters))
 
 
 def dot_of(op: Conv2d, cpu: Cpu) -> Dot | None:
@@ -156,22 +179,26 @@ def _short_rows(op: Conv2d, most_rows: int) -> bool:
 
 def default(op: Conv2d, cpu: Cpu) -> dict[str, int]:
     """Return the register tile and the tasks that the estimates find to be the fastest."""
-    flat = _is_dense(op) or _short_rows(op, _most_rows(cpu))
+    flat = op.is_known and (_is_dense(op) or _short_rows(op, _most_rows(cpu)))
     columns = op.result[0] * op.result[1] if flat else op.result[1]
     lanes = cpu.lanes(op.sum_bits)
     tiles = _tiles(columns, -(-op.filters // lanes), cpu)
     padded, rows, vectors = min(tiles, key=lambda tile: _tile_cost(op, tile, cpu))
-    layout = Layout(op, lanes, flat, padded, _steps(op, cpu))
+    layout = Layout(op, lanes, flat, padded or round_up(op.assumed().result[1], rows), _steps(op, cpu))
     return {**_of_layout(layout), **_blocking(layout, rows, vectors, cpu)}
 
 
 def _tiles(columns: int, blocks: int, cpu: Cpu) -> Iterator[tuple[int, int, int]]:
     """Padded columns, rows and vectors of the tiles to choose from: for each number of vectors the largest that fits.
 
-    One vector has the rows of two: more were slower, for the loads of as many broadcasts are what it waits for.
+    One vector has the rows of two: more were slower, for the loads of as many broadcasts are what it waits for. Where
+    the columns are not known, narrower tiles stand by for images of few (`at_call.widths`).
     """
     for vectors in divisors(blocks, _MOST_VECTORS):
         most = min(_most_rows(cpu), cpu.tile_rows(vectors))
+        if not columns:
+            yield 0, most, vectors
+            continue
         padded = round_up(columns, row_tile(columns, most))
         yield padded, divisors(padded, most)[-1], vectors
 
@@ -179,15 +206,20 @@ def _tiles(columns: int, blocks: int, cpu: Cpu) -> Iterator[tuple[int, int, int]
 def _tile_cost(op: Conv2d, tile: tuple[int, int, int], cpu: Cpu) -> tuple[float, int, int]:
     """Cycles of a tile of all filters for each of its vectors and columns; on a tie more rows and more vectors win."""
     padded, rows, vectors = tile
+    return (padded or 1) * tile_cycles(op, rows, vectors, cpu) / (rows * vectors), -rows, -vectors
+
+
+def tile_cycles(op: Conv2d, rows: int, vectors: int, cpu: Cpu) -> float:
+    """Return the cycles of a register tile over the whole sum."""
     dot = dot_of(op, cpu)
     steps = op.kernel[0] * op.kernel[1] * -(-op.channels // op.groups // (1 if dot is None else dot.k))
-    cycles = steps * step_cycles(rows, vectors, cpu, dot) + cpu.costs.tile
-    return padded * cycles / (rows * vectors), -rows, -vectors
+    return steps * step_cycles(rows, vectors, cpu, dot) + cpu.costs.tile
 
 
 def _of_layout(layout: Layout) -> dict[str, int]:
     dot = {STEPS: layout.dot} if layout.dot > 1 else {}
-    return {"block": layout.lanes, "flat": int(layout.flat), "padded": layout.columns, **dot}
+    padded = 0 if layout.at_call[1] else layout.columns
+    return {"block": layout.lanes, "flat": int(layout.flat), "padded": padded, **dot}
 
 
 def _blocking(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> dict[str, int]:
@@ -196,7 +228,7 @@ def _blocking(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> dict[str, in
     spare = cpu.vector_registers - rows * vectors - vectors - 1
     unroll = divisors(layout.steps, min(4, 1 + max(0, spare) // (vectors if layout.dot > 1 else 1)))[-1]
     part_bytes = layout.row_bytes * (rows if layout.folded else 1)
-    heights = divisors(layout.parts(rows), max(1, cpu.l2_bytes // 4 // part_bytes))
+    heights = divisors(layout.parts(rows), max(1, cpu.l2_bytes // 4 // max(1, part_bytes)))
     chunks = divisors(layout.blocks // vectors, cpu.cores)
     cycles = {(height, chunk): _cycles(layout, cpu, rows, height, chunk) for height in heights for chunk in chunks}
     good = [point for point, count in cycles.items() if count <= _AS_GOOD * min(cycles.values())]
@@ -206,7 +238,8 @@ def _blocking(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> dict[str, in
 
 
 def _fetches(layout: Layout, rows: int, height: int) -> bool:
-    return height * (1 if layout.folded else layout.columns // rows) >= _LEAST_TILES
+    many = height * (1 if layout.folded else layout.columns // rows) >= _LEAST_TILES
+    return many and not any(layout.at_call)
 
 
 def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
@@ -225,7 +258,7 @@ def _cycles(layout: Layout, cpu: Cpu, rows: int, height: int, chunks: int) -> fl
     part of the channels waits for input that the others wrote.
     """
     size = layout.op.element_bytes
-    tasks = layout.batch * (layout.parts(rows) // height) * chunks
+    tasks = layout.batch * -(-layout.parts(rows) // height) * chunks
     columns = height * (rows if layout.folded else layout.columns)
     weights = layout.panel * layout.blocks // chunks
     dot = layout.instruction(cpu)
@@ -242,23 +275,26 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
     """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
     if set(parameters) - {STEPS, LOOPED} != set(PARAMETERS):
         return f"the template's parameters are {', '.join(PARAMETERS)}"
-    if min(value for name, value in parameters.items() if name not in ("flat", "prefetch")) < 1:
+    if min(value for name, value in parameters.items() if name not in ("flat", "prefetch", "padded")) < 1:
         return "a parameter is less than 1"
     layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
     columns = op.result[0] * op.result[1] if layout.flat else op.result[1]
+    most = columns + cpu.vector_registers if columns else 1
     wrong = {
         "no instruction takes so many channels": layout.dot not in (1, _steps(op, cpu)),
         "its groups do not fill blocks of channels": not is_blockable(op, layout.lanes),
         "the blocks of channels are not as wide as a vector": layout.lanes != cpu.lanes(op.sum_bits),
         "flat and prefetch are 0 or 1": {parameters["flat"], parameters["prefetch"]} - {0, 1} != set(),
-        "padded is not the columns in whole tiles": not columns <= layout.columns < columns + cpu.vector_registers,
+        "padded is not the columns in whole tiles": not columns <= parameters["padded"] < most,
+        "an image of unknown size is flat, or fetches ahead": any(layout.at_call)
+        and bool(parameters["flat"] or parameters["prefetch"]),
         "rows do not divide the columns": bool(layout.columns % rows),
         "looped is 1, of small dense images": LOOPED in parameters
         and (parameters[LOOPED], layout.loopable) != (1, True),
         "a folded image is dense or small": layout.folded and not _is_dense(op) and not layout.small,
         "the register tile does not fit": not fits(rows, vectors, cpu) or vectors > _MOST_VECTORS,
         "vectors and chunks do not divide the channels": bool(layout.blocks % (vectors * parameters["chunks"])),
-        "height does not divide the rows": bool(layout.parts(rows) % parameters["height"]),
+        "height does not divide the rows": not layout.at_call[0] and bool(layout.parts(rows) % parameters["height"]),
         "unroll does not divide the channels": bool(layout.steps % parameters["unroll"]) or parameters["unroll"] > 4,
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
@@ -268,11 +304,11 @@ def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
     """Return every point that is worth a trial: each register tile that fits, with the tasks that may be good."""
     lanes = cpu.lanes(op.sum_bits)
     blocks = -(-op.filters // lanes)
-    for flat in (False, True):
+    for flat in (False, True) if op.is_known else (False,):
         columns = op.result[0] * op.result[1] if flat else op.result[1]
         for vectors in divisors(blocks, _MOST_VECTORS):
-            for rows in _useful_rows(columns, vectors, cpu):
-                layout = Layout(op, lanes, flat, round_up(columns, rows), _steps(op, cpu))
+            for rows in _useful_rows(columns or op.assumed().result[1], vectors, cpu):
+                layout = Layout(op, lanes, flat, round_up(columns or op.assumed().result[1], rows), _steps(op, cpu))
                 for rest in _blockings(layout, rows, vectors, cpu):
                     point = {**_of_layout(layout), "rows": rows, "vectors": vectors, **rest}
                     if not refusal(op, point, cpu):

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from relaxc.schedules.cpu.common import at_call
 from relaxc.schedules.cpu.common.dot_product import STEPS, steps_of, tensorize
 from relaxc.schedules.cpu.common.register_tile import LOOPED, blocks_around
 from relaxc.schedules.cpu.conv import blocked_compute, blocked_plan
@@ -97,7 +98,9 @@ class Conv2dBlocked(Planned[Conv2d]):
         dot = layout.instruction(cpu)
         if layout.dot > 1 and dot is None:
             return Declined("the target has no instruction for its plan")
-        return _schedule(func, layout, parameters, dot)
+        if not layout.at_call[1]:
+            return _schedule(func, layout, parameters, dot, cpu.cores)
+        return _at_call(func, layout, parameters, cpu)
 
 
 def _in_lanes(plan: Plan) -> int:
@@ -106,7 +109,17 @@ def _in_lanes(plan: Plan) -> int:
     return steps_of(plan.parameters) if is_plain else plan.parameters["block"]
 
 
-def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None) -> PrimFunc:
+def _at_call(func: PrimFunc, shape: Layout, chosen: Parameters, cpu: Cpu) -> PrimFunc:
+    """The kernel for images of unknown width: of several register tiles it takes the one that is fastest for it."""
+    dot, vectors = shape.instruction(cpu), chosen["vectors"]
+    width = blocks_around(func, BLOCK)[2][-1].iter_vars[3].dom.extent  # type: ignore[index]  # emit has seen them
+    sizes = at_call.widths(chosen["rows"])
+    cycles = [blocked_plan.tile_cycles(shape.op, rows, vectors, cpu) for rows in sizes]
+    made = [_schedule(func, shape, {**chosen, "rows": rows}, dot, cpu.cores) for rows in sizes]
+    return at_call.of_width(made, sizes, cycles, width)
+
+
+def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None, cores: int) -> PrimFunc:
     sch = s_tir.Schedule(func)
     before, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
@@ -119,12 +132,13 @@ def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None
     else:
         batch, channel, row, column, lane = sch.get_loops(last)
     chunk, channel, channels = sch.split(channel, [chosen["chunks"], None, chosen["vectors"]])
-    column, columns = sch.split(column, [None, chosen["rows"]])
+    rows_at_call, columns_at_call = shape.at_call
+    column, columns = sch.split(column, [None, chosen["rows"]], disable_predication=columns_at_call)
     if shape.folded:
         task, column = sch.split(column, [None, chosen["height"]])
         sch.reorder(batch, chunk, task, channel, column, channels, columns, lane)
     else:
-        task, row = sch.split(row, [None, chosen["height"]])
+        task, row = sch.split(row, [None, chosen["height"]], disable_predication=rows_at_call)
         sch.reorder(batch, chunk, task, channel, row, column, channels, columns, lane)
     sch.compute_at(BLOCK, column, preserve_unit_loops=True)
     sch.set_scope(BLOCK, 0, "local")
@@ -133,14 +147,24 @@ def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None
     if chosen["prefetch"] and loops_inside:
         panel = shape.panel * chosen["vectors"]
         moves.prefetch_ahead(sch, column if shape.folded or chosen["height"] == 1 else row, panel, panel)
-    sch.parallel(sch.fuse(batch, chunk, task))
+    if not any(shape.at_call):
+        sch.parallel(sch.fuse(batch, chunk, task))
     if shape.small and LOOPED not in chosen:
         sch.unroll(column)
     _accumulate(sch, chosen["unroll"], dot)
     for loop in (channels, columns):
         sch.unroll(loop)
     sch.vectorize(lane)
-    return sch.mod["main"]
+    if not any(shape.at_call):
+        return sch.mod["main"]
+    nest = [sch.get(loop).loop_var for loop in (batch, chunk, task)]
+    row, column = (sch.get(loop).loop_var for loop in (row, column))
+    func = sch.mod["main"]
+    if rows_at_call:
+        func = at_call.even_tasks(func, nest[-1], row, chosen["height"], cores)
+    if columns_at_call:
+        func = at_call.overlapped(func, column, chosen["rows"])
+    return at_call.parallel_nest(at_call.unguarded(func), nest)
 
 
 def _prologue(sch: TirSchedule, names: list[str], task: LoopRV) -> None:
@@ -151,7 +175,9 @@ def _prologue(sch: TirSchedule, names: list[str], task: LoopRV) -> None:
             sch.compute_inline(name)
     for name in kept:
         sch.compute_at(name, task, preserve_unit_loops=True)
-        sch.vectorize(sch.get_loops(name)[-1])
+        inner = sch.get_loops(name)[-1]
+        if tir.as_int(sch.get(inner).extent) is not None:
+            sch.vectorize(inner)
 
 
 def _accumulate(sch: TirSchedule, steps: int, dot: Dot | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import te, topi
 
-from relaxc.schedules.cpu.conv.blocked_compute import fill, pad
+from relaxc.schedules.cpu.conv.blocked_compute import fill, pad, results
 from relaxc.schedules.ir.types import Expr
 from relaxc.schedules.operators import Depthwise2d
 from relaxc.schedules.plan import PLAN, Plan
@@ -51,7 +51,7 @@ def depthwise_conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Te
     def channels_last(n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
         return term(h, w, (n,), (), c)
 
-    rows, columns = op.result
+    rows, columns = results(op, data.shape[2:4] if blocked else data.shape[1:3])
     shape = (*data.shape[: 2 if blocked else 1], rows, columns, data.shape[-1])
     sums = te.compute(
         shape, in_blocks if blocked else channels_last, name="depthwise_conv2d", attrs={PLAN: plan.to_json()}

@@ -152,7 +152,7 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
     if min(parameters.values()) < 1:
         return "a parameter is less than 1"
     dot = instruction_of(op, cpu)
-    if dot is None:
+    if dot is None or not op.is_known:
         return "the target has no tile instruction for the convolution"
     layout = Layout.of(op, parameters)
     tasks = Tasks.of(layout, parameters)
@@ -178,7 +178,7 @@ def _sums_bytes(tasks: Tasks) -> int:
 def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
     """Return every point that is worth a trial; none where the CPU has no such instruction."""
     dot = instruction_of(op, cpu)
-    if dot is None or not is_blockable(op, dot.n):
+    if dot is None or not is_blockable(op, dot.n) or not op.is_known:
         return
     packing = {"block": dot.n, STEPS: interleaved(dot)}
     layout = Layout.of(op, packing)

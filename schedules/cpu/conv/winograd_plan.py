@@ -210,7 +210,7 @@ def is_winograd(op: Conv2d, cpu: Cpu) -> bool:
     plain = op.kernel == (3, 3) and {*op.strides, *op.dilation} == {1} and not op.plain and not op.gated
     lanes = cpu.lanes(op.sum_bits)
     wide = min(op.channels, op.filters) // op.groups >= lanes and blocked_plan.is_blockable(op, lanes)
-    return plain and wide and op.batch > 0
+    return plain and wide and op.batch > 0 and op.is_known
 
 
 def problem_of(op: Conv2d, size: int, cpu: Cpu) -> Problem:

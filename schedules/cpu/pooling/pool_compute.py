@@ -7,8 +7,10 @@ from typing import Any
 
 from tvm import te, topi
 
+from relaxc.schedules.cpu.conv.blocked_compute import results
 from relaxc.schedules.ir.dtypes import is_float
 from relaxc.schedules.ir.extremes import largest, least
+from relaxc.schedules.ir.tir import product
 from relaxc.schedules.ir.types import Expr
 from relaxc.schedules.operators import Pool2d
 from relaxc.schedules.plan import PLAN, Plan
@@ -35,13 +37,13 @@ def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
         y, x = (o * s + t * d for o, s, t, d in zip((h, w), strides, taps, dilation, strict=True))
         return reduce(source[n, c, y, x, v], axis=taps)
 
-    shape = (batch, blocks, *op.result, lanes)
+    shape = (batch, blocks, *results(op, (height, width)), lanes)
     found = te.compute(shape, element, name="pool2d", attrs={PLAN: plan.to_json()})
     if kind == "max":
         return te.compute(shape, lambda *index: found[index].astype(op.out), name="written")
 
     def mean(n: Expr, c: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
-        sides = [(h, 0, int(height)), (w, 1, int(width))]
+        sides = [(h, 0, height), (w, 1, width)]
         counts = [_taps_inside(o, size, kernel[a], strides[a], dilation[a], padding[a]) for o, a, size in sides]
         if op.counts_padding or not any(padding):
             return found[n, c, h, w, v] / float(prod(kernel))
@@ -57,7 +59,7 @@ def _padded(data: te.Tensor, padding: tuple[int, int, int, int], value: float) -
     return topi.nn.pad(data, (0, 0, top, left, 0), (0, 0, bottom, right, 0), value, name="pad")
 
 
-def _taps_inside(out: Expr, size: int, kernel: int, stride: int, dilation: int, before: int) -> Expr:
+def _taps_inside(out: Expr, size: Expr, kernel: int, stride: int, dilation: int, before: int) -> Expr:
     """How many taps of the window of element `out` are in the image, along one axis; at least one."""
     first = out * stride - before
     skipped = te.max((dilation - 1 - first) // dilation, 0)
@@ -71,7 +73,7 @@ def pool_image(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     kind, strips = op.reduce, plan.parameters["strips"]
     batch, blocks, height, width, lanes = data.shape
     reduce: Any = largest if kind == "max" else te.sum
-    high = int(height) // strips
+    high = height // strips
     s, y, w = (te.reduce_axis((0, size), name=name) for size, name in ((strips, "s"), (high, "y"), (width, "w")))
 
     def row(n: Expr, c: Expr, strip: Expr, y: Expr, v: Expr) -> Expr:
@@ -83,5 +85,6 @@ def pool_image(data: te.Tensor, *, plan: Plan) -> te.Tensor:
         (batch, blocks, strips, lanes), lambda n, c, s, v: reduce(rows[n, c, s, y, v], axis=y), name="pool_strips"
     )
     image = te.compute((batch, blocks, lanes), lambda n, c, v: reduce(parts[n, c, s, v], axis=s), name="pool_image")
-    scale = float(int(height) * int(width)) if kind == "avg" else 1.0
+    pixels = product([height, width])
+    scale = 1.0 if kind == "max" else float(pixels) if isinstance(pixels, int) else pixels.astype(op.accumulate)
     return te.compute((batch, blocks, 1, 1, lanes), lambda n, c, y, x, v: image[n, c, v] / scale, name="pooled")

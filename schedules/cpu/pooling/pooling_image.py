@@ -55,9 +55,11 @@ class PoolingImage(Planned[Pool2d]):
             self.wrong_dtypes(operator): bool(self.wrong_dtypes(operator)),
             "it is over windows": not operator.whole,
             "the blocks of channels are not as wide as a vector": block != cpu.lanes(operator.sum_bits),
-            "strips do not divide the rows": strips < 1 or bool(operator.height % strips),
+            "strips do not divide the rows": strips < 1 or _divides_no(operator.height, strips),
             "rows do not fit the registers": not 1 <= rows <= cpu.vector_registers - 2,
-            "rows do not divide those of a strip": strips < 1 or rows < 1 or bool(operator.height // strips % rows),
+            "rows do not divide those of a strip": strips < 1
+            or rows < 1
+            or _divides_no(operator.height // strips, rows),
         }
         return next((reason for reason, is_so in wrong.items() if is_so), "")
 
@@ -69,7 +71,7 @@ class PoolingImage(Planned[Pool2d]):
         """See `Planned`."""
         first = _default(operator, cpu)
         for strips in sorted({1, first["strips"]}) if operator.whole and not self.wrong_dtypes(operator) else ():
-            for rows in divisors(operator.height // strips, cpu.vector_registers - 2):
+            for rows in divisors(operator.height // strips or 1, cpu.vector_registers - 2):
                 yield {**first, "strips": strips, "rows": rows}
 
     def estimate(self, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
@@ -77,7 +79,8 @@ class PoolingImage(Planned[Pool2d]):
         rows, strips = parameters["rows"], parameters["strips"]
         tasks = strips * (operator.batch or 1) * -(-operator.channels // parameters["block"])
         step = max(rows / cpu.loads_per_cycle, cpu.fma_latency)
-        return -(-tasks // cpu.cores) * (operator.height // strips // rows) * (operator.width * step + rows)
+        assumed = operator.assumed()
+        return -(-tasks // cpu.cores) * (assumed.height // strips // rows) * (assumed.width * step + rows)
 
     def kernel_name(self, operator: Pool2d) -> str:
         """See `Planned`."""
@@ -96,8 +99,15 @@ class PoolingImage(Planned[Pool2d]):
         return _image(func, names[3], parameters, cpu)
 
 
+def _divides_no(extent: int, parts: int) -> bool:
+    """Whether an extent has no such parts: one that is not known has but one."""
+    return bool(extent % parts) if extent else parts > 1
+
+
 def _default(op: Pool2d, cpu: Cpu) -> dict[str, int]:
     """A strip a core where rows can be divided among them, and rows that hide the latency of an addition."""
+    if not op.height:
+        return {"block": cpu.lanes(op.sum_bits), "strips": 1, "rows": 1}
     divided = op.height % cpu.cores == 0 and (op.batch or 1) == 1
     strips = cpu.cores if divided else 1
     rows = divisors(op.height // strips, cpu.fma_in_flight)[-1]

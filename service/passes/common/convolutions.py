@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax
 
 from relaxc.schedules.operators import Conv2d
-from relaxc.service.passes.common.images import pair, sides
+from relaxc.service.passes.common.images import known, pair, sides
 
 __all__ = ["conv2d_operator"]
 
@@ -15,16 +15,16 @@ __all__ = ["conv2d_operator"]
 def conv2d_operator(
     data: relax.Expr, weight: tuple[int, ...], attrs: Any, dtypes: dict[str, Any], lanes: int, **more: Any
 ) -> Conv2d:
-    """Return what a convolution of a static image with a weight of this shape is; an image of few channels is plain.
+    """Return what a convolution of an image with a weight of this shape is; an image of few channels is plain.
 
     It has blocks of `lanes` channels where it is not; `more` are other fields of the operator.
     """
     batch, channels, height, width = data.ty.shape
     return Conv2d(
-        batch=int(getattr(batch, "value", 0)),
+        batch=known(batch),
         channels=int(channels),
-        height=int(height),
-        width=int(width),
+        height=known(height),
+        width=known(width),
         filters=weight[0],
         kernel=(weight[2], weight[3]),
         strides=pair(attrs.strides),

@@ -16,10 +16,11 @@ __all__ = [
     "channels_of",
     "count_reads",
     "elements_of_windows",
+    "has_channels",
     "ints",
     "is_image",
     "is_pixel",
-    "is_static_image",
+    "known",
     "pair",
     "same_batch",
     "sides",
@@ -45,16 +46,19 @@ def is_image(expr: relax.Expr) -> bool:
     return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) in _IMAGES
 
 
-def is_static_image(expr: relax.Expr) -> bool:
-    """Return whether everything but the batch is known of an image."""
-    if not is_image(expr) or not isinstance(expr.ty.shape, relax.ShapeExpr):
-        return False
-    return all(hasattr(dim, "value") for dim in list(expr.ty.shape)[1:])
+def has_channels(expr: relax.Expr) -> bool:
+    """Return whether it is an image of so many channels, whatever else is known of it."""
+    return is_image(expr) and isinstance(expr.ty.shape, relax.ShapeExpr) and channels_of(expr) >= 0
+
+
+def known(dim: Any) -> int:
+    """Return a size as operators have it: 0 where it is not known."""
+    return int(getattr(dim, "value", 0))
 
 
 def is_pixel(expr: relax.Expr) -> bool:
     """Return whether it is one value a channel."""
-    return is_static_image(expr) and all(int(dim) == 1 for dim in list(expr.ty.shape)[2:4])
+    return has_channels(expr) and all(known(dim) == 1 for dim in list(expr.ty.shape)[2:4])
 
 
 def same_batch(expr: relax.Expr, other: relax.Expr) -> bool:

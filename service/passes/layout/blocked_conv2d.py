@@ -14,7 +14,7 @@ from relaxc.schedules.ir.dtypes import is_float
 from relaxc.schedules.operators import Conv2d, Depthwise2d
 from relaxc.service.passes.common.constants import array_of, constant
 from relaxc.service.passes.common.convolutions import conv2d_operator
-from relaxc.service.passes.common.images import channels_of, ints, is_static_image
+from relaxc.service.passes.common.images import channels_of, has_channels, ints, known
 from relaxc.service.passes.common.rewrite import is_tensor_constant, static_shape
 from relaxc.service.passes.kernels.blocked_transposed import Phases
 from relaxc.service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
@@ -29,7 +29,9 @@ _OUT_FUSABLE = 4
 def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
     data, weight = call.args
     attrs, shape = call.attrs, static_shape(weight)
-    if not is_tensor_constant(weight) or shape is None or not is_static_image(data):
+    if not is_tensor_constant(weight) or shape is None or not has_channels(data):
+        return None
+    if images.joins and not all(map(known, list(data.ty.shape)[2:])):
         return None
     dtypes = planning.conv2d_dtypes(str(data.ty.dtype), str(weight.ty.dtype), str(call.ty.dtype))
     if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or dtypes is None:
@@ -100,14 +102,19 @@ def _planned(
 
 def _transposed(images: BlockedImages, call: relax.Call) -> Blocked | None:
     (data, weight), attrs = call.args, call.attrs
-    if not is_tensor_constant(weight) or not is_static_image(data) or str(weight.ty.dtype) != "float32":
+    if (
+        not is_tensor_constant(weight)
+        or not has_channels(data)
+        or not all(map(known, list(data.ty.shape)[2:]))
+        or str(weight.ty.dtype) != "float32"
+    ):
         return None
     layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout
     if layouts != ("NCHW", "IOHW", "NCHW") or {int(attrs.groups), *ints(attrs.dilation, 2)} != {1}:
         return None
     taps = weight.value.numpy()
     phases = Phases.of(list(data.ty.shape)[2:], list(call.ty.shape)[2:], taps, attrs)
-    op = phases.operator(int(getattr(data.ty.shape[0], "value", 0)), channels_of(data), images.lanes)
+    op = phases.operator(known(data.ty.shape[0]), channels_of(data), images.lanes)
     result = _planned(images, op, phases.weight(taps, images.lanes), images.pack(data))
     result = images.te(phases.interleave, result, name="interleave", op_pattern=_OUT_FUSABLE)
     return Blocked(result, phases.channels)

@@ -12,9 +12,10 @@ from relaxc.service.passes.common.images import (
     BINARY,
     ZERO_KEEPING_UNARY,
     channels_of,
+    has_channels,
     ints,
     is_pixel,
-    is_static_image,
+    known,
     same_batch,
 )
 from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name
@@ -69,7 +70,7 @@ def _pad(images: BlockedImages, call: relax.Call) -> Blocked | None:
 def _concat(images: BlockedImages, call: relax.Call) -> Blocked | None:
     """Of whole blocks along the channels, most of them blocked already: the last one may end within a block."""
     fields = images.fields(call.args[0])
-    if call.attrs.axis is None or int(call.attrs.axis) % 4 != 1 or not all(map(is_static_image, fields)):
+    if call.attrs.axis is None or int(call.attrs.axis) % 4 != 1 or not all(map(has_channels, fields)):
         return None
     counts = [channels_of(field) for field in fields]
     blocked = sum(count for field, count in zip(fields, counts, strict=True) if field in images.blocked)
@@ -90,7 +91,7 @@ def _take(images: BlockedImages, call: relax.Call) -> Blocked | None:
 
 def _resize(images: BlockedImages, call: relax.Call) -> Blocked | None:
     data = call.args[0]
-    if data not in images.blocked or not is_static_image(call) or not is_float(str(data.ty.dtype)):
+    if data not in images.blocked or not all(map(known, list(call.ty.shape)[1:])) or not is_float(str(data.ty.dtype)):
         return None
     function = bilinear(call.attrs, ints(list(call.ty.shape)[2:], 2), images.lanes)
     found = images.blocked[data]
@@ -126,7 +127,7 @@ def _operand(images: BlockedImages, arg: relax.Expr, channels: int) -> relax.Exp
     if is_tensor_constant(arg):
         array = arg.value.numpy()
         return relax.const(array.reshape(())) if array.size == 1 else pack_broadcast(array, channels, images.lanes)
-    return images.pack(arg) if is_static_image(arg) and channels_of(arg) == channels else None
+    return images.pack(arg) if has_channels(arg) and channels_of(arg) == channels else None
 
 
 RULES: dict[str, Rule] = {

@@ -13,8 +13,8 @@ from relaxc.schedules.cpu.conv import blocked_compute as compute
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.epilogue import Readers, epilogue_of
-from relaxc.service.passes.common.images import count_reads
-from relaxc.service.passes.common.rewrite import static_shape
+from relaxc.service.passes.common.images import count_reads, known
+from relaxc.service.passes.common.rewrite import op_name, static_shape
 from relaxc.service.passes.precision.dtypes import BYTES
 
 __all__ = ["ELEMENT_BITS", "Blocked", "BlockedImages", "Rule"]
@@ -45,6 +45,8 @@ class BlockedImages:
         self.gated: dict[Any, tuple[relax.Var, relax.Var]] = {}
         """Products of an image and a value a channel (squeeze and excite), which a convolution can take apart."""
         self.reads = count_reads(function)
+        self.joins = _joins(function)
+        """Whether images are concatenated: FuseTIR wants equal terms of sizes that came by different ways then."""
         self.convolutions = self.packs = self.unpacks = 0
         self._readers = Readers(function)
         self._packed: dict[Any, relax.Var] = {}
@@ -61,14 +63,14 @@ class BlockedImages:
         return channels + -channels % self.lanes
 
     def sizes(self, data: relax.Expr) -> dict[str, Any]:
-        """Return those of a blocked image, its channels filled up to whole blocks; 0 for a symbolic batch."""
+        """Return those of a blocked image, its channels filled up to whole blocks; 0 for what is symbolic."""
         batch, _, height, width = data.ty.shape
         channels = self.filled(self.blocked[data].channels)
         return {
-            "batch": int(getattr(batch, "value", 0)),
+            "batch": known(batch),
             "channels": channels,
-            "height": int(height),
-            "width": int(width),
+            "height": known(height),
+            "width": known(width),
         }
 
     def fields(self, expr: relax.Expr) -> list[relax.Expr]:
@@ -122,6 +124,12 @@ class BlockedImages:
             self._packed[var] = self.te(unpack, found.var, name="unpack_channels")
             self.unpacks += 1
         return self._packed[var]
+
+
+def _joins(function: relax.Function) -> bool:
+    found: list[relax.Expr] = []
+    relax.analysis.post_order_visit(function, found.append)
+    return any(op_name(expr) == "relax.concat" for expr in found)
 
 
 def _key(function: Callable[..., Any], args: Sequence[relax.Expr], name: str, attrs: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from tvm import relax
 
 from relaxc.schedules.cpu import planning
 from relaxc.schedules.operators import Pool2d
-from relaxc.service.passes.common.images import ints, pair, sides
+from relaxc.service.passes.common.images import ints, is_pixel, known, pair, sides
 from relaxc.service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
 
 __all__ = ["RULES"]
@@ -38,11 +38,11 @@ def _adaptive(images: BlockedImages, call: relax.Call) -> Blocked | None:
     (data,), attrs = call.args, call.attrs
     if data not in images.blocked or (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
         return None
-    sizes, bins = ints(list(data.ty.shape)[2:], 2), ints(list(call.ty.shape)[2:], 2)
-    if any(size % count for size, count in zip(sizes, bins, strict=True)):
-        return None
-    if bins == (1, 1):
+    if is_pixel(call):
         return _image(images, data, "avg")
+    sizes, bins = (tuple(map(known, list(image.ty.shape)[2:])) for image in (data, call))
+    if not all((*sizes, *bins)) or any(size % count for size, count in zip(sizes, bins, strict=True)):
+        return None
     kernel = tuple(size // count for size, count in zip(sizes, bins, strict=True))
     return _windows(images, data, reduce="avg", kernel=kernel, strides=kernel)
 
@@ -65,7 +65,9 @@ def _windows(images: BlockedImages, data: relax.Expr, **geometry: Any) -> Blocke
 def _image(images: BlockedImages, data: relax.Expr, reduce: str) -> Blocked | None:
     if planning.pool2d_dtypes(str(data.ty.dtype), "avg") is None:
         return None
-    op = Pool2d(reduce=reduce, whole=True, kernel=pair(list(data.ty.shape)[2:]), **images.sizes(data))
+    op = Pool2d(
+        reduce=reduce, whole=True, kernel=pair([known(size) for size in list(data.ty.shape)[2:]]), **images.sizes(data)
+    )
     return _planned(images, op, data, _OPAQUE)
 
 

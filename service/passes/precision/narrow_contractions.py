@@ -13,7 +13,7 @@ from relaxc.schedules.cpu import planning
 from relaxc.schedules.cpu.common.dot_product import instruction
 from relaxc.schedules.hardware import Cpu
 from relaxc.service.passes.common.convolutions import conv2d_operator
-from relaxc.service.passes.common.images import is_static_image
+from relaxc.service.passes.common.images import has_channels
 from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from relaxc.service.passes.layout.channels_last import comes_channels_last
 from relaxc.service.passes.precision.dtypes import CONTRACTIONS, with_dtype
@@ -56,7 +56,7 @@ def _convolves_faster(call: relax.Call, cpu: Cpu, dtype: str) -> bool:
     """Whether the plan of a convolution is of fewer cycles with operands of `dtype` than with those of float32."""
     (data, weight), shape = call.args, static_shape(call.args[1])
     dtypes = planning.conv2d_dtypes(dtype, dtype, "float32")
-    if dtypes is None or shape is None or not is_static_image(data):
+    if dtypes is None or shape is None or not has_channels(data):
         return False
     if _is_depthwise(call):
         return planning.has_tiles(cpu, dtypes["operands"])
