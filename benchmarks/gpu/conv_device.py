@@ -15,7 +15,7 @@ _PARTS = 3e-6
 
 def tolerance(case: dict[str, Any]) -> float:
     """Return the largest error relative to the reference, in norm."""
-    return _PARTS if case["dtype"] == "float32" else _TOLERANCE[case["out"]]
+    return _PARTS if case["dtype"] == case["out"] == "float32" else _TOLERANCE[case["out"]]
 
 
 def result(case: dict[str, Any]) -> tuple[tuple[int, ...], str]:

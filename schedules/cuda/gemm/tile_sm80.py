@@ -21,7 +21,7 @@ _RESERVED_BYTES = 1024
 """Shared memory of a CTA that is the system's."""
 _OTHER_REGISTERS = 88
 """Of a thread, beside its sums: operands of two steps, and addresses."""
-_PRODUCTS = 7
+_PRODUCTS = 6
 """Of parts, for one of fp32."""
 _SPLIT = 0.088
 """Cycles of an SM to take a number of fp32 apart, beside the products; measured on an H200."""
