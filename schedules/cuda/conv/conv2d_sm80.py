@@ -60,7 +60,7 @@ def kernel(conv: Conv2d, tile: WarpTile, gpu: Gpu) -> TextKernel:
     names = ("mma_pixels.cuh", *(("exact_pixels.cuh",) if conv.is_wide else ()))
     copies = "".join(text_of("relaxc.schedules.cuda.conv", name) for name in names)
     return TextKernel(
-        source=source(conv, tile, _numbers(conv), copies, keeps_cut=True),
+        source=source(conv, tile, _numbers(conv), copies),
         maps=(),
         pointers=(conv.a, conv.b, conv.out, *conv.operands),
         grid=tile.tiles(conv),

@@ -95,10 +95,10 @@ def vectors(gemm: Gemm) -> dict[str, int]:
     return {"A_VECTOR": _vector(gemm, gemm.k), "B_VECTOR": _vector(gemm, gemm.n if gemm.n_major else gemm.k)}
 
 
-def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str, *, keeps_cut: bool = False) -> str:
+def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) -> str:
     """Return the text of `mma.cuh`, or of fp32 `mma_wide.cuh`, for `gemm`.
 
-    `copies` is the text of what a thread copies, with its `numbers`. `keeps_cut`: of fp32, what tensor cores cut off.
+    `copies` is the text of what a thread copies, with its `numbers`.
     """
     constants = {
         "TILE_M": tile.rows, "TILE_N": tile.columns, "TILE_K": tile.depth * 2 // dtype_bytes(gemm.dtype),
@@ -112,7 +112,6 @@ def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str, 
     lines.append(f"constexpr bool M_IS_WHOLE = {str(is_whole).lower()};\n")
     if gemm.is_wide:
         lines.append(f"constexpr bool IN_TF32 = {str(gemm.in_tf32).lower()};\n")
-        lines.append(f"constexpr bool KEEPS_CUT = {str(keeps_cut).lower()};\n")
     lines.append(f"typedef {C_TYPES[gemm.dtype]} In;\ntypedef {C_TYPES[str(gemm.out.dtype)]} Out;\n")
     lines.append("using namespace hopper;\nusing namespace ampere;\n")
     # Loads may go before the stores of others.

@@ -3,8 +3,6 @@
 // products the six largest are added, which leaves out less than fp32 rounds off (Henry, Tang and Heinecke, 'Leveraging the
 // bfloat16 AI datatype for higher-precision computations', 2019). Tensor cores cut off what they add; so they sum 16 of the
 // depth, and what these give is added and rounded as fp32 is (Ootomo and Yokota, 2022).
-// KEEPS_CUT: what is cut off shrinks each sum, which adds up over the many layers of a convolutional network: the largest
-// products are multiplied once more, less their sum, and most of it comes back. It costs a third of the time.
 // Numbers that three bf16 do not hold (infinities, NaN, and some below 2^-110) are seen where they are taken apart: results
 // that may show it are computed anew, by `exact_sum`.
 // IN_TF32: products of operands rounded to tf32 instead, without all that.
@@ -89,36 +87,24 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
       uint32_t x[4];
       load_b(x, j, from, step);
       const Split b[2] = {watch.split(x[0], x[1]), watch.split(x[2], x[3])};
-      float rest[BLOCKS_M][4] = {};
-      auto add = [&](float (&to)[BLOCKS_M][4], auto a_part, auto b_part) {
+      float part[BLOCKS_M][4] = {};
+      auto add = [&](auto a_part, auto b_part) {
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; i++) {
           const uint32_t own[4] = {a[i][0].*a_part, a[i][1].*a_part, a[i][2].*a_part, a[i][3].*a_part};
-          Product<__nv_bfloat16>::add(to[i], own, b[0].*b_part, b[1].*b_part);
+          Product<__nv_bfloat16>::add(part[i], own, b[0].*b_part, b[1].*b_part);
         }
       };
-      if constexpr (KEEPS_CUT) {
-        float most[BLOCKS_M][4] = {};
-        add(most, &Split::high, &Split::high);
-#pragma unroll
-        for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            sums[i][j][e] += most[i][e];
-            rest[i][e] = -most[i][e];
-          }
-        add(rest, &Split::high, &Split::high);  // what was cut off
-      }
-      add(rest, &Split::low, &Split::high);
-      add(rest, &Split::high, &Split::low);
-      add(rest, &Split::middle, &Split::middle);
-      add(rest, &Split::middle, &Split::high);
-      add(rest, &Split::high, &Split::middle);
-      if constexpr (!KEEPS_CUT) add(rest, &Split::high, &Split::high);
+      add(&Split::low, &Split::high);  // the least first
+      add(&Split::high, &Split::low);
+      add(&Split::middle, &Split::middle);
+      add(&Split::middle, &Split::high);
+      add(&Split::high, &Split::middle);
+      add(&Split::high, &Split::high);
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) sums[i][j][e] += rest[i][e];
+        for (int e = 0; e < 4; e++) sums[i][j][e] += part[i][e];
     }
   };
   auto multiply_in_tf32 = [&](uint32_t from, int step) {
