@@ -226,4 +226,4 @@ def _with_guards(body: Stmt, guards: Sequence[Expr]) -> Stmt:
 
 
 def _all(guards: Sequence[Expr]) -> Expr:
-    return tirx.all(*guards) if guards else tirx.const(True, "bool")
+    return tirx.all(*guards) if guards else tir.index_const(0) <= tir.index_const(0)

@@ -121,7 +121,7 @@ def _inside_apart(func: PrimFunc, tile: Var, window: Window, columns: int) -> Pr
         inner = {each.loop_var: tir.zero(each.loop_var) for each in tir.collect(loop.body, tirx.For)}
         first = tir.substitute(update.iter_values[-4], inner)
         ends = [
-            {column.var: first + at, tap.var: tirx.const(taken, "int64")}
+            {column.var: first + at, tap.var: tir.index_const(taken)}
             for at in (0, columns - 1)
             for taken in (0, window.op.kernel[1] - 1)
         ]

@@ -56,13 +56,15 @@ def open_blocks(
     if epilogue is None:
         return Declined("its epilogue is not over the product's rows and columns")
 
-    def parameter(name: str, dtype: str) -> Buffer | None:
+    def parameter(name: str, *dtypes: str, other: bool = False) -> Buffer | None:
+        """What a block reads of the PrimFunc's own of a dtype, or of another than these."""
         found = [load.source for load in tir.loads(blocks[name].body.value)]
-        own = [each for each in found if str(each.dtype) == dtype and any(each.same_as(one) for one in func.params)]
+        of_dtype = [each for each in found if (str(each.dtype) in dtypes) != other]
+        own = [each for each in of_dtype if any(each.same_as(one) for one in func.params)]
         return own[0] if own else None
 
     data, words = parameter("partial", op.operands[0]), parameter("partial", op.operands[1])
-    scales, zeros = parameter("matmul", op.accumulate), parameter("matmul", "uint8")
+    scales, zeros = parameter("matmul", op.accumulate), parameter("matmul", op.accumulate, other=True)
     if data is None or words is None or scales is None or (zeros is None) == op.zeros:
         return Declined("its operands are no parameters that lie as its plan says")
     codes = _Codes(op, words, scales, zeros, chosen["block"])

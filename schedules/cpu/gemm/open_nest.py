@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 from relaxc.schedules.cpu.common.dot_product import PAIRED
 from relaxc.schedules.cpu.gemm.open_epilogue import Epilogue, rows_of
 from relaxc.schedules.cpu.gemm.open_plan import Tile, layout_of, panel_bytes, tiles_of
-from relaxc.schedules.dots import Dot
+from relaxc.schedules.dots import Dot, bits_of
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import is_float
@@ -219,7 +219,7 @@ class OpenNest:
             element = tirx.BufferLoad(self.data, rows_of(self.data.shape, row, k))
             return tirx.Broadcast(element.astype(dtype), lanes)
         few = tirx.BufferLoad(self.data, rows_of(self.data.shape, row, ramp(k * self.dot.k, self.dot.k)))
-        return tirx.Broadcast(tirx.reinterpret("int32", few), lanes)
+        return tirx.Broadcast(tirx.reinterpret(f"int{self.dot.k * bits_of(self.op.operands[0])}", few), lanes)
 
     def _right(self, panel: Expr, k: Expr, column: int) -> Expr:
         """A vector of the weights, each lane with the elements of a step."""

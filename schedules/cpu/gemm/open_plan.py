@@ -30,9 +30,6 @@ _LOWER = 0.85
 _UNPACKING = 3
 """Instructions that make a vector of floats of codes; they start beside the multiply-adds, on one unit more."""
 
-_TILE_CYCLES = 20
-"""To begin and end a tile."""
-
 _MOST_SPAN = 4096
 
 
@@ -77,7 +74,7 @@ def _tile(op: Matmul, rows: int, parameters: Mapping[str, int], cpu: Cpu) -> Til
     unpacking = _UNPACKING if bits_of(op.operands[1]) < bits_of(op.operands[0]) else 0
     issued = (rows + unpacking) * vectors / (cpu.fma_per_cycle + 1)
     step = max(step_cycles(rows, vectors * chosen, cpu, dot) / chosen, issued, arriving) + 0.5 / parameters["unroll"]
-    return Tile(rows, chosen, round(layout.steps * step + 2 * rows * vectors + _TILE_CYCLES))
+    return Tile(rows, chosen, round(layout.steps * step + 2 * rows * vectors + cpu.costs.tile))
 
 
 def fits_flat(rows: int, vectors: int, cpu: Cpu) -> bool:
