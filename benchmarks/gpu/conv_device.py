@@ -10,7 +10,7 @@ __all__ = ["inputs", "peers", "reference", "result", "tolerance", "work"]
 
 _TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3, "float32": 3e-5}
 _PARTS = 3e-6
-"""Of operands of fp32, however they are multiplied."""
+"""The bound where operands and result are fp32, however they are multiplied."""
 
 
 def tolerance(case: dict[str, Any]) -> float:

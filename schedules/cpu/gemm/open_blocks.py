@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from tvm import s_tir, tirx
@@ -25,7 +26,7 @@ _SHARED_ROWS = 2
 """Rows up to which A's share of a block is taken off its sums, and not its zero point off each value."""
 
 _FEW_TILES = 2
-"""Of the highest tiles: for more rows the codes of a panel become floats once for all tiles."""
+"""Highest tiles up to which codes become floats in registers; for more rows a panel's do once, for all tiles."""
 
 _AHEAD = 1024
 """Words ahead that are fetched: a page, at whose end hardware prefetchers stop."""
@@ -126,49 +127,8 @@ class _Codes:
         return tirx.Broadcast(tirx.const(value, dtype), self.lanes)
 
 
-class _UnpackedNest(OpenNest):
-    """The nest of floats that a panel's codes have become."""
-
-    def __init__(
-        self,
-        op: Matmul,
-        operands: tuple[Buffer, Buffer],
-        epilogue: Epilogue,
-        chosen: Mapping[str, int],
-        cpu: Cpu,
-        codes: _Codes,
-    ) -> None:
-        super().__init__(op, operands, epilogue, chosen, cpu)
-        self.codes, self.fetches = codes, False
-        self.values = buffer("values", op.k * self.layout.width, dtype=op.accumulate)
-
-    def of_panel(self, panel: Expr, loops: Stmt) -> Stmt:
-        """See `OpenNest`."""
-        codes, lanes, many = self.codes, self.layout.lanes, self.codes.op.codes_in_word
-        words = codes.op.block // many
-
-        def unpacked(b: Expr, w: Expr) -> Stmt:
-            word = b * words + w
-            parts = [codes.fetched(panel, word)]
-            for code in range(many):
-                for column in range(0, self.layout.width, lanes):
-                    exact = codes.value(panel, word, column, code) - codes.zero(panel, b, column)
-                    place = ramp((word * many + code) * self.layout.width + column, lanes)
-                    parts.append(store(self.values, exact * codes.scale(panel, b, column), place))
-            return sequence(*parts)
-
-        def of_block(b: Expr) -> Stmt:
-            return loop(words, lambda w: unpacked(b, w), name="w")
-
-        return block("panel", sequence(loop(self.op.k // codes.op.block, of_block, name="b"), loops), [self.values])
-
-    def _right(self, panel: Expr, k: Expr, column: int) -> Expr:
-        del panel
-        return tirx.BufferLoad(self.values, [ramp(k * self.layout.width + column, self.layout.lanes)])
-
-
-class _BlocksNest(OpenNest):
-    """The nest of one product with weights in codes."""
+class _NestOfCodes(OpenNest):
+    """What both nests have: how many blocks the depth has, and words each of them."""
 
     def __init__(
         self,
@@ -182,7 +142,42 @@ class _BlocksNest(OpenNest):
         super().__init__(op, operands, epilogue, chosen, cpu)
         self.codes, self.fetches = codes, False
         self.blocks, self.words = op.k // codes.op.block, codes.op.block // codes.op.codes_in_word
-        self.unpacked = _UnpackedNest(op, operands, epilogue, chosen, cpu, codes)
+
+
+class _UnpackedNest(_NestOfCodes):
+    """The nest of floats that a panel's codes have become."""
+
+    @cached_property
+    def values(self) -> Buffer:
+        """Return the room for the floats of a panel."""
+        return buffer("values", self.op.k * self.layout.width, dtype=self.op.accumulate)
+
+    def of_panel(self, panel: Expr, loops: Stmt) -> Stmt:
+        """See `OpenNest`."""
+        codes, lanes, many = self.codes, self.layout.lanes, self.codes.op.codes_in_word
+
+        def unpacked(b: Expr, w: Expr) -> Stmt:
+            word = b * self.words + w
+            parts = [codes.fetched(panel, word)]
+            for code in range(many):
+                for column in range(0, self.layout.width, lanes):
+                    exact = codes.value(panel, word, column, code) - codes.zero(panel, b, column)
+                    place = ramp((word * many + code) * self.layout.width + column, lanes)
+                    parts.append(store(self.values, exact * codes.scale(panel, b, column), place))
+            return sequence(*parts)
+
+        def of_block(b: Expr) -> Stmt:
+            return loop(self.words, lambda w: unpacked(b, w), name="w")
+
+        return block("panel", sequence(loop(self.blocks, of_block, name="b"), loops), [self.values])
+
+    def _right(self, panel: Expr, k: Expr, column: int) -> Expr:
+        del panel
+        return tirx.BufferLoad(self.values, [ramp(k * self.layout.width + column, self.layout.lanes)])
+
+
+class _BlocksNest(_NestOfCodes):
+    """The nest of one product with weights in codes."""
 
     def of_height(self, tiles: Sequence[Tile], height: Expr) -> Stmt:
         """See `OpenNest`."""
@@ -192,7 +187,8 @@ class _BlocksNest(OpenNest):
         if not high:
             return inline
         many = tirx.all(self.rows > _FEW_TILES * highest.rows, height >= high[-1].rows)
-        return tirx.IfThenElse(many, self.unpacked.tasks(high, height), inline)
+        unpacked = _UnpackedNest(self.op, (self.data, self.weight), self.epilogue, self.chosen, self.cpu, self.codes)
+        return tirx.IfThenElse(many, unpacked.tasks(high, height), inline)
 
     def product(self, tile: Tile, first: Expr, panel: Expr, before: Expr, sums: Buffer) -> Stmt:
         """See `OpenNest`."""

@@ -32,7 +32,7 @@ ROWS = "rows"
 """The field of Operands that has the rows of a product where these are known at the call."""
 _GUESSED_ROWS = 2048
 LEAST_DEPTH = 16
-"""Of a sum in fp32: what tensor cores cut off of a shorter one is more than fp32 rounds off."""
+"""The least products of a sum in fp32: what tensor cores cut off of a shorter one is more than fp32 rounds off."""
 _MAX_ELEMENTS = 1 << 31
 """Positions are 32-bit in the kernel."""
 

@@ -22,7 +22,7 @@ _RESERVED_BYTES = 1024
 _OTHER_REGISTERS = 88
 """Of a thread, beside its sums: operands of two steps, and addresses."""
 _PRODUCTS = 6
-"""Of parts, for one of fp32."""
+"""How many products of bf16 parts make one of fp32."""
 _SPLIT = 0.088
 """Cycles of an SM to take a number of fp32 apart, beside the products; measured on an H200."""
 _MAX_WARPS = 8

@@ -9,7 +9,7 @@ from relaxc.service.errors import ModelMalformed
 from relaxc.service.frontend.onnx import contracts
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
-from relaxc.service.frontend.onnx.tensor_expression import dtype_of, tensor_expression
+from relaxc.service.frontend.onnx.tensor_expression import dtype_of, one_of, tensor_expression
 from relaxc.service.frontend.onnx.values import Known, known_ints, tensor_of
 
 __all__ = ["DTYPES", "Converter", "Node", "Refused", "Value", "dtype_name", "dtype_of"]
@@ -200,10 +200,7 @@ class Node:
                 flat = tirx.const(0, "int64")
                 for position, extent in zip(index, value.array.shape, strict=True):
                     flat = flat * extent + position
-                result = own[-1]
-                for number in range(len(own) - 2, -1, -1):
-                    result = tirx.if_then_else(flat == number, own[number], result)
-                return result.astype(value.dtype)
+                return one_of(flat, own).astype(value.dtype)
 
             return te.compute(value.array.shape, element, name="sizes")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.tensor_expression import one_of
 
 __all__ = ["computed", "read", "sizes_of", "vector"]
 
@@ -32,7 +33,7 @@ def sizes_of(node: Node, index: int) -> list[Any]:
 
 def computed(node: Node, function: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
     """Return sizes that `function` computes, given expressions of these args' elements: vectors, sizes or numbers."""
-    from tvm import te, tirx
+    from tvm import te
 
     numbers: list[Any] = []
 
@@ -40,10 +41,7 @@ def computed(node: Node, function: Callable[..., Sequence[Any]], *args: Any) -> 
         numbers[:] = function(*given)
 
         def element(place: Any) -> Any:
-            result = numbers[-1]
-            for number in range(len(numbers) - 2, -1, -1):
-                result = tirx.if_then_else(place == number, numbers[number], result)
-            return result.astype("int64")
+            return one_of(place, numbers).astype("int64")
 
         return te.compute((len(numbers),), element, name="operands")
 

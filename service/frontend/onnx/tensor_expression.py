@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relaxc.service.frontend.onnx.scope import Scope
 
-__all__ = ["dtype_of", "swapped", "tensor_expression"]
+__all__ = ["dtype_of", "one_of", "swapped", "tensor_expression"]
 
 
 def tensor_expression(builder: Any, scope: Scope, function: Callable[..., Any], args: Sequence[Any], name: str) -> Any:
@@ -38,6 +38,16 @@ def tensor_expression(builder: Any, scope: Scope, function: Callable[..., Any], 
     ]
     arguments = relax.Tuple([*tensors, *(outwards[variable] for variable in free)])
     return relax.call_tir(place, arguments, types if len(types) > 1 else types[0])
+
+
+def one_of(place: Any, numbers: Sequence[Any]) -> Any:
+    """Return the expression of the number at a place."""
+    from tvm import tirx
+
+    result = numbers[-1]
+    for number in range(len(numbers) - 2, -1, -1):
+        result = tirx.if_then_else(place == number, numbers[number], result)
+    return result
 
 
 def swapped(value: Any, swap: dict[Any, Any]) -> Any:

@@ -27,8 +27,8 @@ __all__ = [
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 ELEMENTWISE, INJECTIVE, OUT_FUSABLE = 0, 2, 4
-WIDE = "float32"
 """TVM's patterns for fusion; elementwise operators are fused behind the last, a contraction's."""
+WIDE = "float32"
 MAX_TAPS = 64
 """Of windows whose channels do not mix."""
 

@@ -8,14 +8,10 @@ import numpy as np
 
 from relaxc.service.frontend.onnx.node import Node, Refused
 from relaxc.service.frontend.onnx.ops.registry import op
-from relaxc.service.frontend.onnx.values import Known
+from relaxc.service.frontend.onnx.values import Known, known_ints
 
 _FLOAT = 1
 """onnx.TensorProto.FLOAT."""
-
-
-def _ints(*values: int) -> Known:
-    return Known(np.array(values, "int64"), "int64")
 
 
 def _number(node: Node, value: float, dtype: str) -> Known:
@@ -24,8 +20,7 @@ def _number(node: Node, value: float, dtype: str) -> Known:
 
 def _size(node: Node, size: Any) -> Known:
     """A size as a number."""
-    known = node.known([size])
-    return Known(known.array.reshape(()), known.dtype)
+    return known_ints([size], node.scope, shape=())
 
 
 def _activated(node: Node, y: Any) -> Any:
@@ -89,11 +84,13 @@ def _embed(node: Node) -> Any:
     if at is not None:
         total = node.apply("Add", total, node.apply("Gather", places, at))
     else:
-        total = node.apply("Add", total, node.apply("Slice", places, _ints(0), node.known([length]), _ints(0)))
+        total = node.apply(
+            "Add", total, node.apply("Slice", places, node.known([0]), node.known([length]), node.known([0]))
+        )
     if segments is not None and kinds is not None:
         total = node.apply("Add", total, node.apply("Gather", kinds, segments))
     y = node.apply("LayerNormalization", total, gamma, beta, axis=-1, epsilon=node.attr("epsilon", 1e-12))
-    counts = None if mask is None else node.apply("ReduceSum", mask, _ints(1), keepdims=0)
+    counts = None if mask is None else node.apply("ReduceSum", mask, node.known([1]), keepdims=0)
     return y, counts, total
 
 
@@ -107,7 +104,7 @@ def _attention(node: Node) -> Any:
     made = made if bias is None else node.apply("Add", made, bias)
     each = node.shape_of(made)[2] // 3
     sizes = list(node.attr("qkv_hidden_sizes", (each, each, each)))
-    q, k, v = node.apply("Split", made, _ints(*sizes), outputs=3, axis=2)
+    q, k, v = node.apply("Split", made, node.known(sizes), outputs=3, axis=2)
     return _attended(node, (q, k, v), node.attr("num_heads"), mask, scores)
 
 
@@ -121,7 +118,7 @@ def _multi_head_attention(node: Node) -> Any:
     if bias is not None:
         sizes = [node.shape(0)[2], node.shape(0)[2] if node.rank(1) == 4 else node.shape(1)[2]]
         total = node.shape(3)[0]
-        parts = node.apply("Split", bias, _ints(*sizes, total - sum(sizes)), outputs=3, axis=0)
+        parts = node.apply("Split", bias, node.known([*sizes, total - sum(sizes)]), outputs=3, axis=0)
         q = node.apply("Add", q, parts[0])
         if node.rank(1) == 3:
             k, v = node.apply("Add", k, parts[1]), node.apply("Add", v, parts[2])
@@ -136,7 +133,7 @@ def _attended(
     """
     rank = [len(node.shape_of(each)) for each in operands]
     q, k, v = (
-        node.apply("Transpose", node.apply("Reshape", each, _ints(0, 0, heads, -1)), perm=(0, 2, 1, 3))
+        node.apply("Transpose", node.apply("Reshape", each, node.known([0, 0, heads, -1])), perm=(0, 2, 1, 3))
         if r == 3
         else each
         for each, r in zip(operands, rank, strict=True)
@@ -152,7 +149,7 @@ def _attended(
     for each in (_masked(node, mask, k, dtype), _causal(node, q, k, dtype)):
         logits = logits if each is None else node.apply("Add", logits, each)
     taken = node.apply("MatMul", node.apply("Softmax", logits, axis=-1), v)
-    joined = node.apply("Reshape", node.apply("Transpose", taken, perm=(0, 2, 1, 3)), _ints(0, 0, -1))
+    joined = node.apply("Reshape", node.apply("Transpose", taken, perm=(0, 2, 1, 3)), node.known([0, 0, -1]))
     return joined if node.output_count == 1 else (joined, k, v)
 
 
@@ -165,9 +162,9 @@ def _masked(node: Node, mask: Any, k: Any, dtype: str) -> Any:
         places = node.apply(
             "Range", _number(node, 0, "int64"), _size(node, node.shape_of(k)[2]), _number(node, 1, "int64")
         )
-        mask = node.apply("Less", places, node.apply("Unsqueeze", node.apply("Cast", mask, to=7), _ints(1)))
+        mask = node.apply("Less", places, node.apply("Unsqueeze", node.apply("Cast", mask, to=7), node.known([1])))
         shape = [shape[0], 0]
-    axes = {2: _ints(1, 2), 3: _ints(1)}.get(len(shape))
+    axes = {2: node.known([1, 2]), 3: node.known([1])}.get(len(shape))
     if axes is None:
         raise Refused(f"a mask of {len(shape)} axes")
     kept = node.apply("Cast", node.apply("Unsqueeze", mask, axes), to=9)
@@ -183,6 +180,6 @@ def _causal(node: Node, q: Any, k: Any, dtype: str) -> Any:
     one = _number(node, 1, "int64")
     at = node.apply("Range", _size(node, keys - queries), _size(node, keys), one)
     places = node.apply("Range", _number(node, 0, "int64"), _size(node, keys), one)
-    seen = node.apply("LessOrEqual", places, node.apply("Unsqueeze", at, _ints(1)))
+    seen = node.apply("LessOrEqual", places, node.apply("Unsqueeze", at, node.known([1])))
     lowest = _number(node, float(np.finfo("float16" if dtype == "float16" else "float32").min), dtype)
     return node.apply("Where", seen, _number(node, 0.0, dtype), lowest)

@@ -12,7 +12,7 @@ from relaxc.service.frontend.onnx.ops.common import permuted, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
 
 _LONGEST = 1 << 13
-"""Of a transform: its matrices have the square of it."""
+"""The most numbers that are transformed at once: the matrices have the square of it."""
 
 
 def _waves(length: int, bins: int, *, inverse: bool = False) -> tuple[Any, Any]:
@@ -26,7 +26,7 @@ def _waves(length: int, bins: int, *, inverse: bool = False) -> tuple[Any, Any]:
 
 @op("DFT")
 def _dft(node: Node) -> Any:
-    """Of the numbers along an axis, with their real and imaginary parts on the last one."""
+    """Transform the numbers along an axis; the last axis has their real and imaginary parts."""
     x, shape, dtype = node.tensor(0), node.shape(0), node.dtype(0)
     axis = node.attr("axis", 1) if node.opset < 20 else int(node.scalar(2, "axis")) if node.has(2) else -2
     axis %= len(shape)
@@ -59,7 +59,7 @@ def _dft(node: Node) -> Any:
 
 @op("STFT")
 def _stft(node: Node) -> Any:
-    """Of frames of a real signal, each times a window: a convolution whose filters are waves in that window."""
+    """Transform frames of a real signal in a window: a convolution whose filters are waves in that window."""
     shape, dtype = node.shape(0), node.dtype(0)
     if len(shape) == 3 and shape[2] != 1:
         raise Refused("a signal of complex numbers")
