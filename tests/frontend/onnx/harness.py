@@ -10,12 +10,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import relaxc
+from relaxc.service import compiler
 from relaxc.service.frontend import ImportedModel, load, reference
-from relaxc.service.request import ModelFormat
+from relaxc.service.request import CompileOptions, ModelFormat
 from relaxc.service.signature import Signature
 from tests import quickly
 
-__all__ = ["check", "inputs_for", "model", "node", "run", "value", "write"]
+__all__ = ["check", "compiled", "inputs_for", "model", "node", "run", "value", "write"]
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 _TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
@@ -96,6 +98,13 @@ def run(imported: ImportedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
     arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in imported.signature.inputs]
     results = machine["main"](*arguments)
     return {spec.name: result.numpy() for spec, result in zip(imported.signature.outputs, results, strict=True)}
+
+
+def compiled(folder: Path, proto: Any) -> relaxc.Session:
+    """The model compiled into `folder` without verification, and loaded."""
+    request = compiler.prepare(write(folder, proto), options=CompileOptions(verify=False))
+    compiler.run(request, folder, lambda event: None)
+    return relaxc.load(next(folder.glob("*.so")))
 
 
 def check(

@@ -9,24 +9,15 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-import relaxc
-from relaxc.service import compiler
-from relaxc.service.request import CompileOptions
-from tests.frontend.onnx.harness import FLOAT, INT64, model, node, value, write
-
-
-def _compiled(folder: Path, proto: Any) -> relaxc.Session:
-    request = compiler.prepare(write(folder, proto), options=CompileOptions(verify=False))
-    compiler.run(request, folder, lambda event: None)
-    return relaxc.load(next(folder.glob("*.so")))
+from tests.frontend.onnx.harness import FLOAT, INT64, compiled, model, node, value
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Less"])
-def test_what_follows_nonzero_is_compiled(op: str, tmp_path: Path) -> None:
+def test_what_follows_nonzero_iscompiled(op: str, tmp_path: Path) -> None:
     """How many it finds is at least 0, and nothing has to be checked."""
     nodes = [node("NonZero", ["x"], ["places"]), node(op, ["places", "three"], ["y"])]
     out = helper.make_tensor_value_info("y", TensorProto.BOOL if op == "Less" else INT64, None)
-    session = _compiled(tmp_path, model(nodes, [value("x", [7])], [out], three=np.int64(3)))
+    session = compiled(tmp_path, model(nodes, [value("x", [7])], [out], three=np.int64(3)))
     x = np.array([0, 1, 0, 2, 3, 0, 4], "float32")
     want = {"Add": np.add, "Mul": np.multiply, "Less": np.less}[op](np.nonzero(x), 3)
     np.testing.assert_array_equal(session(x=x)["y"], want)
@@ -57,7 +48,7 @@ def test_what_nonzero_found_is_read_several_times(name: str, tmp_path: Path) -> 
     nodes, want = AFTER[name]
     weights = {"axis": np.array([0]), "two": np.array([2]), "at": np.int64(0)}
     out = helper.make_tensor_value_info("y", INT64, None)
-    session = _compiled(tmp_path, model([*PLACES, *nodes], [value("x", ["n"])], [out], **weights))
+    session = compiled(tmp_path, model([*PLACES, *nodes], [value("x", ["n"])], [out], **weights))
     x = np.array([0, 1, 0, 2, 3, 0, 4], "float32")
     np.testing.assert_array_equal(session(x=x)["y"], want(x))
 
@@ -66,5 +57,5 @@ def test_a_number_is_searched_and_a_tensor_repeated_no_times(tmp_path: Path) -> 
     nodes = [node("NonZero", ["x"], ["y"]), node("Tile", ["rows", "none"], ["z"])]
     outs = [helper.make_tensor_value_info("y", INT64, None), helper.make_tensor_value_info("z", FLOAT, None)]
     proto = model(nodes, [value("x", []), value("rows", ["n", 3])], outs, none=np.array([1, 0]))
-    got = _compiled(tmp_path, proto)(x=np.float32(2), rows=np.ones((2, 3), "float32"))
+    got = compiled(tmp_path, proto)(x=np.float32(2), rows=np.ones((2, 3), "float32"))
     assert got["y"].tolist() == [[0]] and got["z"].shape == (2, 0)

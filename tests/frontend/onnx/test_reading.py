@@ -12,10 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import relaxc
-from relaxc.service import compiler
 from relaxc.service.errors import ArtifactError, UnsupportedModel
-from relaxc.service.request import CompileOptions
-from tests.frontend.onnx.harness import FLOAT, INT64, model, node, value, write
+from tests.frontend.onnx.harness import FLOAT, INT64, compiled, model, node, value
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
 
@@ -85,12 +83,6 @@ CASES: dict[str, tuple[list[Any], list[Any], dict[str, Any], list[dict[str, Any]
 }  # fmt: skip
 
 
-def _compiled(folder: Path, proto: Any) -> relaxc.Session:
-    request = compiler.prepare(write(folder, proto), options=CompileOptions(verify=False))
-    compiler.run(request, folder, lambda event: None)
-    return relaxc.load(next(folder.glob("*.so")))
-
-
 def _sessions(folder: Path, name: str) -> tuple[relaxc.Session, Callable[[dict[str, Any]], dict[str, Any]]]:
     nodes, inputs, weights, _ = CASES[name]
     read = {each for one in nodes for each in one.input}
@@ -100,7 +92,7 @@ def _sessions(folder: Path, name: str) -> tuple[relaxc.Session, Callable[[dict[s
     proto = model(nodes, inputs, outs, opset=18, **weights)
     runtime = onnxruntime.InferenceSession(proto.SerializeToString())
     names = [out.name for out in outs]
-    return _compiled(folder, proto), lambda call: dict(zip(names, runtime.run(names, call), strict=True))
+    return compiled(folder, proto), lambda call: dict(zip(names, runtime.run(names, call), strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -124,4 +116,4 @@ def test_a_list_of_unknown_length_is_refused_by_name(tmp_path: Path) -> None:
     proto = model([node("Reshape", ["x", "s"], ["y"])], [IMAGE, value("s", ["n"], INT64)],
                   [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])  # fmt: skip
     with pytest.raises(UnsupportedModel, match="whose length is not known"):
-        _compiled(tmp_path, proto)
+        compiled(tmp_path, proto)

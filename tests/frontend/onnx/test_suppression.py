@@ -9,10 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-import relaxc
-from relaxc.service import compiler
-from relaxc.service.request import CompileOptions
-from tests.frontend.onnx.harness import FLOAT, INT64, model, node, value, write
+from tests.frontend.onnx.harness import FLOAT, INT64, compiled, model, node, value
 
 
 def _drawn(rng: np.random.Generator, images: int, classes: int, places: int, *, center: int) -> dict[str, Any]:
@@ -36,9 +33,7 @@ def test_the_same_boxes_are_kept(center: int, tmp_path: Path) -> None:
         node("NonMaxSuppression", ["boxes", "scores", "most"], ["z"], center_point_box=center),
     ]
     proto = model(nodes, inputs, [value(name, [None, 3], INT64) for name in "yz"])
-    request = compiler.prepare(write(tmp_path, proto), options=CompileOptions(verify=False))
-    compiler.run(request, tmp_path, lambda event: None)
-    session = relaxc.load(next(tmp_path.glob("*.so")))
+    session = compiled(tmp_path, proto)
     runtime = onnxruntime.InferenceSession(proto.SerializeToString())
     rng = np.random.default_rng(center)
     for sizes, numbers in (((2, 3, 40), (5, 0.3, 0.4)), ((1, 1, 90), (1000, 0.6, 0.0)), ((1, 2, 9), (0, 0.5, 0.0))):
