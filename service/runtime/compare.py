@@ -46,6 +46,9 @@ _ROUNDINGS = "the root mean square {:.3g} of the errors is over what roundings m
 
 _QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
+EMPTY = "nothing"
+"""What judges an output that has no elements in any call."""
+
 _COARSENESS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -54,13 +57,18 @@ def judging_dtypes(
 ) -> dict[str, str]:
     """Return output name → the dtype whose tolerance judges it: the coarsest float on the way to it.
 
-    That is the coarsest of its own, the floating inputs', the weights' and `precision`; integers keep their own.
+    That is the coarsest of its own, the floating inputs', the weights' and `precision`; integers keep their own. One
+    that has no elements in any call is judged by none, EMPTY.
     """
     used = {spec.dtype for spec in (*signature.inputs, *weights)}
     used |= {precision.judged} if precision else set()
-    return {
-        spec.name: _coarsest({spec.dtype, *used}) if _is_float(spec.dtype) else spec.dtype for spec in signature.outputs
-    }
+
+    def judging(spec: TensorSpec) -> str:
+        if 0 in spec.shape:
+            return EMPTY
+        return _coarsest({spec.dtype, *used}) if _is_float(spec.dtype) else spec.dtype
+
+    return {spec.name: judging(spec) for spec in signature.outputs}
 
 
 def _is_float(dtype: str) -> bool:
@@ -84,7 +92,7 @@ def compare(
     `dtypes` maps an output to the dtype whose tolerance judges it (see `judging_dtypes`), by default the
     reference's own; `ties` an integer output to a mask of elements that may differ, `moved` an output to how far it may
     be off, and `scatter` to what it is near to then. Names, dtypes and shapes must be equal. Nothing to compare is a
-    failure.
+    failure, but where no call would give anything.
     """
     if got.keys() != want.keys():
         lacking, extra = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
@@ -102,7 +110,8 @@ def compare(
         for name in want
     )
     failed = [f"{row.name}: {row.reason}" for row in rows if not row.passed]
-    if not failed and not any(row.compared for row in rows):
+    never = bool(rows) and all((dtypes or {}).get(row.name) == EMPTY for row in rows)
+    if not failed and not never and not any(row.compared for row in rows):
         failed = ["nothing was compared: every output is empty"]
     return Verification(not failed, "; ".join(failed), rows)
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relaxc.service.request import Precision
-from relaxc.service.runtime.compare import compare, judging_dtypes
+from relaxc.service.runtime.compare import EMPTY, compare, judging_dtypes
 from relaxc.service.runtime.tolerances import TOLERANCES
 from relaxc.service.runtime.verification import Verification
 from relaxc.service.signature import Signature, TensorSpec
@@ -130,6 +130,7 @@ def test_nothing_to_compare_is_never_a_pass() -> None:
     empty = np.zeros((0, 3), np.float32)
     assert not compare({"y": empty}, {"y": empty}).passed
     assert compare({"y": empty, "z": np.ones(1)}, {"y": empty, "z": np.ones(1)}).passed
+    assert compare({"y": empty}, {"y": empty}, {"y": EMPTY}).passed
     assert not Verification.worst([]).passed
 
 

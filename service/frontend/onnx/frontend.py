@@ -268,8 +268,6 @@ def _match(spec: TensorSpec, wanted: tuple[Dim, ...], swap: dict[str, Dim]) -> N
     for have, want in zip(spec.shape, wanted, strict=True):
         if isinstance(want, str) and (not want.isidentifier() or onnx_dims.is_word(want)):
             raise InvalidShape(f"{want!r} is neither a size nor a name", name=spec.name)
-        if want == 0:
-            raise InvalidShape(f"input {spec.name!r} cannot have the size 0", name=spec.name)
         if isinstance(have, int):
             if want != have:
                 raise InvalidShape(f"input {spec.name!r} has the fixed size {have}, not {want}", name=spec.name)

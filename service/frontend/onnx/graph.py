@@ -205,9 +205,6 @@ def _check_value(kind: str, value: Any) -> None:
         raise UnsupportedModel(f"{kind} {value.name!r} is a {shown}, not a tensor", **{kind: value.name, "kind": shown})
     if kind == "input" and not value.type.tensor_type.HasField("shape"):
         raise UnsupportedModel(f"the rank of input {value.name!r} is unknown", input=value.name)
-    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-        if kind == "input" and dim.HasField("dim_value") and not dim.dim_value:
-            raise ModelMalformed(f"{kind} {value.name!r} has the size 0 on axis {axis}", name=value.name)
 
 
 def _take_weights(model: Any, folder: Path, outside: Outside) -> dict[str, Any]:

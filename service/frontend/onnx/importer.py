@@ -94,7 +94,7 @@ class Walk:
             check_size(f"input {spec.name!r}", list(spec.shape), spec.dtype)
             shape = [self.scope.expression(dim) for dim in spec.shape]
             parameters.append(relax.Var(name, relax.TensorType(shape, spec.dtype)))
-            self.values[spec.name] = parameters[-1]
+            self.values[spec.name] = _known_if_empty(parameters[-1])
             self.scope.inputs[parameters[-1]] = spec.name
         for name, array in self.graph.weights.items():
             self.values[name] = Known(array, str(array.dtype))
@@ -274,7 +274,7 @@ class Walk:
             dims = [self.scope.fresh(f"{node.op}_{axis}".lower()) for axis in range(value.ty.ndim)]
             value = self.builder.match_cast(value, relax.TensorType(dims, value.ty.dtype))
         check_size(f"node {node.name!r} ({node.op})", node.shape_of(value), dtype_of(value))
-        return value
+        return _known_if_empty(value)
 
     def output(self, name: str) -> Any:
         """Return an output of the graph as a tensor."""
@@ -291,6 +291,16 @@ class Walk:
                     for op, nodes in self.refused.items()
                 }
             )
+
+
+def _known_if_empty(value: Any) -> Value:
+    """The value; known where its numbers of elements are, and it has none."""
+    import numpy as np
+
+    shape = [onnx_dims.number_of(dim) for dim in value.ty.shape.values]
+    if 0 not in shape or None in shape:
+        return value
+    return Known(np.empty(shape, Node.numpy_dtype(dtype_of(value))), dtype_of(value))
 
 
 def type_proto(node: Node, index: int) -> Any:

@@ -117,3 +117,22 @@ def test_a_list_of_unknown_length_is_refused_by_name(tmp_path: Path) -> None:
                   [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])  # fmt: skip
     with pytest.raises(UnsupportedModel, match="whose length is not known"):
         compiled(tmp_path, proto)
+
+
+def test_an_input_of_no_elements_is_known(tmp_path: Path) -> None:
+    """Axes that are none, rows that are none: ONNX Runtime takes both."""
+    nodes = [
+        node("ReduceSum", ["x", "axes"], ["total"], keepdims=0),
+        node("Concat", ["x", "none"], ["same"], axis=0),
+        node("MatMul", ["none", "w"], ["rows"]),
+        node("ReduceMax", ["rows", "last"], ["most"], keepdims=0),
+    ]
+    inputs = [IMAGE, value("axes", [0], INT64), value("none", [0, 6])]
+    outs = [value("total", []), value("same", ["a", 6]), value("rows", [0, 3]), value("most", [0])]
+    weights = {"w": np.ones((6, 3), "float32"), "last": _ints(1)}
+    ours = compiled(tmp_path, model(nodes, inputs, outs, opset=18, **weights))
+    got = ours(x=X, axes=_ints(), none=np.zeros((0, 6), "float32"))
+    np.testing.assert_allclose(got["total"], X.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(got["same"], X)
+    assert got["rows"].shape == (0, 3)
+    assert got["most"].shape == (0,)
