@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from relaxc.service.runtime.sizes import cases, choose_sizes
 from relaxc.service.runtime.tensors import Array, numpy_dtype
 from relaxc.service.signature import Signature, TensorSpec
 
-__all__ = ["Draw", "drawn", "random_inputs"]
+__all__ = ["Draw", "drawn", "other_operands", "random_inputs"]
 
 _MAX_ELEMENTS = 1 << 31
 _WIDEST = 1e9
@@ -67,6 +67,52 @@ def drawn(
         reaching = {name: _reaching(value, ranges[name]) for name, value in plain.items() if name in ranges}
         draws.append(Draw({**plain, **reaching}, again=True))
     return [*draws, *samples]
+
+
+def other_operands(inputs: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """Yield inputs for a model that stops at these, as in a division by 0: integers at least 1, or all 0; then numbers
+    and vectors, which may be axes, sizes, places or factors, as what is often taken for such, each by itself.
+    """
+    integers = {name: value for name, value in inputs.items() if value.dtype.kind in "iub"}
+    yield {**inputs, **{name: np.asarray(np.maximum(value, 1), value.dtype) for name, value in integers.items()}}
+    yield {**inputs, **{name: np.zeros_like(value) for name, value in integers.items()}}
+    operands = {name: value for name, value in inputs.items() if value.ndim <= 1 and value.size <= _FEW}
+    shapes = [value.shape for value in inputs.values() if value.ndim]
+    rng = np.random.default_rng(len(operands))
+    for _ in range(_TRIES if operands else 0):
+        yield {**inputs, **{name: _operand(rng, value, shapes) for name, value in operands.items()}}
+
+
+def _operand(rng: np.random.Generator, value: Array, shapes: Sequence[tuple[int, ...]]) -> Array:
+    count = value.size
+    if value.dtype.kind not in "iu":
+        return (
+            value
+            if value.dtype.kind != "f"
+            else np.asarray(rng.choice([1.0, 2.0, 0.5], count).reshape(value.shape), value.dtype)
+        )
+    shape = shapes[rng.integers(len(shapes))] if shapes else ()
+    kinds: list[Callable[[], Any]] = [
+        lambda: np.ones(count),
+        lambda: np.zeros(count),
+        lambda: rng.permutation(count),
+        lambda: rng.integers(0, 4, count),
+        lambda: np.where(np.arange(count) == 0, -1, 1),
+        lambda: np.resize(np.array(shape or (1,)), count),
+        lambda: rng.permutation(np.resize(np.array(shape or (1,)), count)),
+        lambda: _parts(shape[rng.integers(len(shape))] if shape else 1, count),
+    ]
+    return np.asarray(kinds[rng.integers(len(kinds))]()).astype(value.dtype).reshape(value.shape)
+
+
+def _parts(size: int, count: int) -> Array:
+    """So many numbers that add up to a size."""
+    return np.diff(np.linspace(0, size, count + 1).astype(np.int64))
+
+
+_FEW = 16
+"""The most numbers of what may be an operand: axes, sizes, places."""
+_TRIES = 64
 
 
 def _with_values(inputs: dict[str, Array], values: Mapping[str, int]) -> dict[str, Array]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -16,7 +15,7 @@ from relaxc.service.request import CompileOptions
 from relaxc.service.rounding import Rounding
 from relaxc.service.runtime.compare import compare, judging_dtypes
 from relaxc.service.runtime.dims import bind
-from relaxc.service.runtime.inputs import Draw, drawn
+from relaxc.service.runtime.inputs import Draw, drawn, other_operands
 from relaxc.service.runtime.moved import MORE, RUNS, Run, moved_outputs, scattered_outputs
 from relaxc.service.runtime.session import Session
 from relaxc.service.runtime.slices import Slices
@@ -106,20 +105,28 @@ def _compared(
     samples = [Draw(dict(sample), again=True) for sample in references.samples if _fits(signature, sample)]
     results, compared_on = [], []
     draws = drawn(signature, options.seed, references.ranges(), samples)
-    for done, draw in enumerate(draws):
-        given = any(draw is each for each in samples)
-        inputs, wanted = (draw.inputs, judge.reference(draw.inputs)) if given else _taken(judge.reference, draw.inputs)
-        if draw.again and not _tells(wanted):
-            continue
+
+    def hold(inputs: Arrays, wanted: Arrays, *, again: bool) -> None:
         got = session(inputs)
         compared = judge.compared(inputs, got, wanted)
-        if draw.again and judge.noisy:
-            continue
-        if unrounded is not None:
-            compared = compared.apart(got, unrounded(inputs))
-        results.append(compared)
+        if again and judge.noisy:
+            return
+        results.append(compared if unrounded is None else compared.apart(got, unrounded(inputs)))
         compared_on.append(inputs)
+
+    mute: list[tuple[Arrays, Arrays]] = []
+    for done, draw in enumerate(draws):
+        given = any(draw is each for each in samples)
+        taken = (
+            (draw.inputs, judge.reference(draw.inputs)) if given else _taken(judge.reference, draw.inputs, signature)
+        )
+        if _tells(taken[1]):
+            hold(*taken, again=draw.again)
+        elif not draw.again:
+            mute.append(taken)
         progress(done + 1, len(draws))
+    for taken in mute if not results else ():
+        hold(*taken, again=False)
     slices = {name: each.worst() for name, each in judge.slices.items()}
     return Verification.worst(results).sliced(slices | judge.small_slices(session, compared_on))
 
@@ -312,21 +319,26 @@ class _Judge:
         return found
 
 
-def _taken(reference: Run, drawn: Arrays) -> tuple[Arrays, Arrays]:
-    """Return inputs and what the reference makes of them: those drawn; where it stops at them, as in a division
-    by 0, integers at least 1, or all 0, and bools with them. Raise its ModelError where it stops at all.
+def _taken(reference: Run, drawn: Arrays, signature: Signature) -> tuple[Arrays, Arrays]:
+    """Return inputs and what the reference makes of them: those drawn, or others where it stops at them, makes nothing,
+    or outputs with other axes than all calls have. Raise its ModelError where it stops at all.
     """
-    try:
-        return drawn, reference(drawn)
-    except ModelError:
-        integers = {name: value for name, value in drawn.items() if value.dtype.kind in "iub"}
-        for others in (
-            {name: np.asarray(np.maximum(value, 1), value.dtype) for name, value in integers.items()},
-            {name: np.zeros_like(value) for name, value in integers.items()},
-        ):
-            with suppress(ModelError):
-                return {**drawn, **others}, reference({**drawn, **others})
-        raise
+    ranks = {spec.name: len(spec.shape) for spec in signature.outputs}
+    empty: tuple[Arrays, Arrays] | None = None
+    stopped: ModelError | None = None
+    for inputs in (drawn, *other_operands(drawn)):
+        try:
+            wanted = reference(inputs)
+        except ModelError as error:
+            stopped = stopped or error
+            continue
+        fits = all(array.ndim == ranks.get(name, array.ndim) for name, array in wanted.items())
+        if fits and _tells(wanted) and any(array.size for array in wanted.values()):
+            return inputs, wanted
+        empty = empty or (inputs, wanted)
+    if empty is None:
+        raise stopped or AssertionError
+    return empty
 
 
 def _fits(signature: Signature, sample: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from relaxc.service.errors import InputName, InputShape
 from relaxc.service.runtime.dims import bind
-from relaxc.service.runtime.inputs import Draw, drawn, random_inputs
+from relaxc.service.runtime.inputs import Draw, drawn, other_operands, random_inputs
 from relaxc.service.runtime.sizes import choose_sizes
 from relaxc.service.signature import DimBounds, Signature, TensorSpec
 
@@ -105,3 +105,13 @@ def test_samples_are_drawn_last() -> None:
     signature = Signature((TensorSpec("x", "float32", (4,)),), ())
     sample = Draw({"x": np.ones(4, "float32")}, again=True)
     assert drawn(signature, 0, None, [sample])[-1] is sample
+
+
+def test_operands_are_tried_as_axes_sizes_and_parts() -> None:
+    drawn = {"x": np.ones((4, 6), "float32"), "axes": np.array([0, 0]), "parts": np.array([1, 1]), "s": np.float32(-1)}
+    others = list(other_operands(drawn))
+    assert all(each["x"] is drawn["x"] for each in others)
+    assert any(sorted(each["axes"]) == [0, 1] for each in others)
+    assert any(sum(each["parts"]) in (4, 6) for each in others)
+    assert any(each["s"] > 0 for each in others)
+    assert all(each[name].shape == drawn[name].shape for each in others for name in drawn)

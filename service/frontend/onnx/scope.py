@@ -45,7 +45,7 @@ class Equal(Exception):
 
 
 class Choice(Exception):
-    """The sizes of a call decide which branch of the If `name` it takes, and what follows: the import takes one."""
+    """The sizes of a call decide what holds at `name`, as which branch an If takes: the import takes one way."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -89,7 +89,7 @@ class Scope:
 
         self.analyzer: Any = Analyzer()
         self.choices = choices or {}
-        """If → whether its condition holds, where sizes decide it and the import took one way."""
+        """If, or axis of a Squeeze → whether its condition holds, where sizes decide it and the import took one way."""
         self.fits, self.barred = fits or {}, barred or {}
         self.branch: Branch | None = None
         """The branch that is converted, where it is for sizes of its own."""
@@ -107,6 +107,12 @@ class Scope:
         """What NonZero found in a tensor, as the program has them."""
         self.read: dict[Any, list[Any]] = {}
         """The numbers of a tensor that were read as the program runs, as sizes."""
+
+    def chosen(self, name: str) -> bool:
+        """Return whether the import takes what sizes decide at `name` to hold. Raise Choice where it has taken none."""
+        if name not in self.choices:
+            raise Choice(name)
+        return self.choices[name]
 
     def variable(self, name: str) -> Any:
         """Return the variable of that name, made at first use."""

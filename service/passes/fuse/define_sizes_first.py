@@ -45,15 +45,17 @@ def _ordered(block: Any, given: set[Any]) -> Any:
     if not any(named.values()):
         return block
     values = {binding.var: at for at, binding in enumerate(bindings)}
+    free = [list(relax.analysis.free_vars(binding.value)) for binding in bindings]
     types = [set(relax.analysis.tir_vars_in_type(binding.var.ty)) - given for binding in bindings]
-    reads = [[values[each] for each in relax.analysis.free_vars(b.value) if each in values] for b in bindings]
+    reads = [[values[each] for each in own if each in values] for own in free]
     defined: dict[Any, int] = {}
     for at in casts:
         if new := named[at] - defined.keys():  # others are checks, of values that have the size
             new -= {size for other in _in_order([at], reads) if other != at for size in types[other]}
             defined |= dict.fromkeys(new, at)
     for at, sizes in enumerate(types):
-        reads[at] = [*(defined[each] for each in sizes if defined.get(each, at) != at), *reads[at]]
+        used = [*sizes, *free[at]]  # in its type, or given to a kernel as a number
+        reads[at] = [*(defined[each] for each in used if defined.get(each, at) != at), *reads[at]]
     given |= defined.keys()
     order = _in_order(range(len(bindings)), reads)
     return block if order == sorted(order) else type(block)([bindings[at] for at in order])

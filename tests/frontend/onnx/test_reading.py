@@ -17,6 +17,8 @@ from tests.frontend.onnx.harness import FLOAT, INT64, compiled, model, node, val
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
 
+CUBE = np.round(np.random.default_rng(1).standard_normal((2, 3, 4)) * 8).astype("float32")
+
 IMAGE = value("x", ["a", 6])
 
 
@@ -80,6 +82,24 @@ CASES: dict[str, tuple[list[Any], list[Any], dict[str, Any], list[dict[str, Any]
              "parts": _ints(6, 0), "same": _ints(1, 4, 1)},
         ],
     ),
+    "axes": (
+        [
+            node("ReduceMin", ["x", "axes"], ["rows"], keepdims=0),
+            node("ReduceMax", ["cube", "axes"], ["most"]),
+            node("ReduceMin", ["cube", "two"], ["least"], keepdims=0),
+            node("CumSum", ["cube", "axis"], ["sums"], reverse=1),
+            node("Unsqueeze", ["cube", "two"], ["wide"]),
+            node("Squeeze", ["wide", "two"], ["same"]),
+            node("Neg", ["same"], ["r"]),
+        ],
+        [IMAGE, value("cube", ["b", 3, "c"]),
+         *(value(n, s, INT64) for n, s in (("axes", [1]), ("two", [2]), ("axis", [])))],
+        {},
+        [
+            {"x": X, "cube": CUBE, "axes": _ints(1), "two": _ints(0, 2), "axis": np.array(-1)},
+            {"x": X, "cube": CUBE, "axes": _ints(-2), "two": _ints(-1, 1), "axis": np.array(0)},
+        ],
+    ),
 }  # fmt: skip
 
 
@@ -110,6 +130,15 @@ def test_what_does_not_fit_stops_it(tmp_path: Path) -> None:
     for shape in (_ints(5, 3, 2), _ints(-4, -3, 2), _ints(-1, 5, 1)):
         with pytest.raises(ArtifactError):
             ours(x=X, s=shape)
+
+
+@pytest.mark.parametrize("two", [(0, 0), (0, 3), (1, -1)])
+def test_axes_that_are_none_or_twice_the_same_stop_it(two: tuple[int, int], tmp_path: Path) -> None:
+    nodes = [node("ReduceMax", ["x", "two"], ["y"], keepdims=0)]
+    proto = model(nodes, [value("x", [2, 3]), value("two", [2], INT64)], [value("y", [])], opset=18)
+    session = compiled(tmp_path, proto)
+    with pytest.raises(ArtifactError):
+        session(x=X[:2, :3], two=_ints(*two))
 
 
 def test_a_list_of_unknown_length_is_refused_by_name(tmp_path: Path) -> None:

@@ -487,3 +487,10 @@ def test_resize_to_the_sizes_of_another_tensor(mode: str, transform: str, neares
     proto = model(nodes, inputs, infos, scales=np.array([1, 1, 0.5, 1.5], "float32"))
     signature = check(write(tmp_path, proto), sizes={"n": 2, "h": 5, "w": 7, "a": 8, "b": 3}).signature
     assert [spec.shape[2:] for spec in signature.outputs] == [("a", "b"), ("h // 2", "w * 3 // 2")]
+
+
+def test_an_axis_is_left_out_where_the_outputs_are_declared_so(tmp_path: Path) -> None:
+    """A file for one item whose batch has a name: its output has no axis, so a Squeeze without axes leaves all out."""
+    proto = model([node("Squeeze", ["x"], ["s"]), node("Neg", ["s"], ["y"])], [value("x", ["n", 1])], [value("y", [])])
+    signature = check(write(tmp_path, proto)).signature
+    assert (signature.inputs[0].shape, signature.outputs[0].shape) == ((1, 1), ())

@@ -61,3 +61,22 @@ def test_a_check_of_a_value_that_has_the_size_defines_none() -> None:
     module["main"] = relax.Function(main.params, relax.SeqExpr([turned], main.body.body), main.ret_ty)
     found = DefineSizesFirst()(module)["main"].body.blocks[0].bindings
     assert all(new.same_as(old) for new, old in zip(found, block.bindings, strict=True))
+
+
+def test_a_kernel_that_is_given_the_size_as_a_number() -> None:
+    """Its own result has another size, so that nothing in its type tells."""
+    builder, m = relax.BlockBuilder(), tirx.Var("m", "int64")
+    sizes = relax.Var("sizes", relax.ShapeType(ndim=1))
+    with builder.function("main", [sizes]):
+        with builder.dataflow():
+            builder.match_cast(sizes, relax.ShapeType([m]))
+            made = relax.call_dps_packed("made", relax.Tuple([m]), relax.TensorType([2], "int64"))
+            output = builder.emit_output(builder.emit(made))
+        builder.emit_func_output(output)
+    module = builder.get()
+    main = module["main"]
+    cast, *others = main.body.blocks[0].bindings
+    turned = relax.SeqExpr([relax.DataflowBlock([others[0], cast, *others[1:]])], main.body.body)
+    module["main"] = relax.Function(main.params, turned, main.ret_ty)
+    found = DefineSizesFirst()(module)["main"].body.blocks[0].bindings
+    assert [each.same_as(want) for each, want in zip(found, (cast, *others), strict=True)] == [True] * len(found)

@@ -9,7 +9,16 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
-from relaxc.service.frontend.onnx.ops.common import cast, full_precision, is_float, is_integer, is_low_precision, scalar
+from relaxc.service.frontend.onnx.ops.axes import gathered
+from relaxc.service.frontend.onnx.ops.common import (
+    cast,
+    full_precision,
+    is_float,
+    is_integer,
+    is_low_precision,
+    reshaped,
+    scalar,
+)
 from relaxc.service.frontend.onnx.ops.registry import op
 
 __all__ = ["highest", "lowest", "lp_norm"]
@@ -109,16 +118,22 @@ _ALONE: dict[str, Callable[[Node, Any], Any]] = {
 
 @op(*_REDUCE)
 def _reduce(node: Node) -> Any:
-    x, rank, dtype = node.tensor(0), node.rank(0), node.dtype(0)
-    if node.has(1) and not node.is_known(1):
-        raise Refused("axes that are computed from the inputs' values")
+    x, rank = node.tensor(0), node.rank(0)
+    keep = bool(node.attr("keepdims", 1))
+    if rank and node.has(1) and not node.is_known(1):
+        x, shape = gathered(node, 1, keep=keep)
+        return reshaped(node, _reduced(node, x, [rank], False), shape)
     axes = node.axes(1)
     if not rank or (not axes and node.attr("noop_with_empty_axes", 0)):
         return _ALONE[node.op](node, x) if node.op in _ALONE else x
-    places = sorted({axis % rank for axis in axes}) if axes else list(range(rank))
-    keep = bool(node.attr("keepdims", 1))
+    return _reduced(node, x, sorted({axis % rank for axis in axes}) if axes else list(range(rank)), keep)
+
+
+def _reduced(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
+    """The reduction over axes; sums of 16-bit floats are made in float32."""
+    dtype = node.dtype(0)
     wide = node.emit(cast(x, "float32")) if is_low_precision(dtype) and node.op not in _EXACT else x
-    return cast(node.emit(_REDUCE[node.op](node, wide, places, keep)), dtype)
+    return node.emit(cast(node.emit(_REDUCE[node.op](node, wide, axes, keep)), dtype))
 
 
 @op("ArgMax", "ArgMin")

@@ -9,6 +9,7 @@ from tvm import relax, te, tirx, topi
 
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused
+from relaxc.service.frontend.onnx.ops.axes import squeezed, unsqueezed
 from relaxc.service.frontend.onnx.ops.common import permuted, relax_dim, require_shape, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
 from relaxc.service.frontend.onnx.reading import computed, vector
@@ -66,25 +67,32 @@ def _flatten(node: Node) -> Any:
 
 @op("Squeeze")
 def _squeeze(node: Node) -> Any:
+    if node.has(1) and not node.is_known(1):
+        return squeezed(node, 1)
     shape, axes = node.shape(0), node.axes(1)
-    gone = {axis % len(shape) for axis in axes} if axes is not None else {i for i, d in enumerate(shape) if _is(d, 1)}
+    gone = _without_axes(node, shape) if axes is None else {axis % len(shape) for axis in axes}
     if any(isinstance(shape[axis], int) and shape[axis] != 1 for axis in gone):
         raise Refused(f"axes {sorted(gone)} of the shape {shape}, not all of which have size 1")
     wanted = [1 if axis in gone else dim for axis, dim in enumerate(shape)]
-    for axis, dim in enumerate(shape) if axes is None else ():
-        if axis not in gone and not isinstance(dim, int):
-            node.require(
-                dim,
-                "!=",
-                1,
-                f"without axes leaves axis {axis} out where its size {{left}} is 1",
-            )
     x = require_shape(node, node.tensor(0), shape, wanted)
     return reshaped(node, x, [dim for axis, dim in enumerate(shape) if axis not in gone])
 
 
+def _without_axes(node: Node, shape: list[Any]) -> set[int]:
+    """The axes of size 1. A symbolic size is taken for another one, or for 1 where the file's outputs say so."""
+    gone = set()
+    for axis, dim in enumerate(shape):
+        if _is(dim, 1) or (not isinstance(dim, int) and node.scope.chosen(f"{node.name}, axis {axis}")):
+            gone.add(axis)
+        elif not isinstance(dim, int):
+            node.require(dim, "!=", 1, f"without axes leaves axis {axis} out where its size {{left}} is 1")
+    return gone
+
+
 @op("Unsqueeze")
 def _unsqueeze(node: Node) -> Any:
+    if node.has(1) and not node.is_known(1):
+        return unsqueezed(node, 1)
     shape, axes = node.shape(0), node.axes(1) or ()
     rank = len(shape) + len(axes)
     new, rest = {axis % rank for axis in axes}, iter(shape)

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import relax
 
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.axes import with_one_between
 from relaxc.service.frontend.onnx.ops.common import full_precision, is_integer
 from relaxc.service.frontend.onnx.ops.registry import op
 
@@ -44,16 +45,18 @@ def _first_of_all(node: Node, count: Any, axis: int) -> Any:
 
 @op("CumSum", "CumProd")
 def _cumulative(node: Node) -> Any:
-    rank = node.rank(0)
-    axis = int(node.scalar(1, "axis")) % rank
     exclusive = bool(node.attr("exclusive", 0))
     function = relax.op.cumsum if node.op == "CumSum" else relax.op.cumprod
 
-    def run(x: Any) -> Any:
+    def along(x: Any, axis: int) -> Any:
         if not node.attr("reverse", 0):
             return function(x, axis, exclusive=exclusive)
         backwards = node.emit(relax.op.flip(x, axis))
         return relax.op.flip(node.emit(function(backwards, axis, exclusive=exclusive)), axis)
 
-    x = node.tensor(0)
-    return run(x) if is_integer(dtype_of(x)) else full_precision(node, run, x)  # integers wrap
+    def run(x: Any, axis: int) -> Any:  # integers wrap
+        return along(x, axis) if is_integer(dtype_of(x)) else full_precision(node, lambda x: along(x, axis), x)
+
+    if not node.is_known(1):
+        return with_one_between(node, 1, run)
+    return run(node.tensor(0), int(node.scalar(1, "axis")) % node.rank(0))
