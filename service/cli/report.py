@@ -74,7 +74,8 @@ def verification(manifest: Manifest) -> list[str]:
         given = most["unrounded"]
         line += f"; {given['error']:.2g} (rms) from the model with its own weights, cosine {given['cosine']}"
     asked = [f"{row['name']} was judged by {_opinion(row)}" for row in outputs if _opinion(row)]
-    return [line, *asked, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
+    weak = [f"weak: {reason}" for reason in found.get("weak", ())]
+    return [line, *asked, *weak, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
 
 
 def _opinion(row: Mapping[str, Any]) -> str:

@@ -91,8 +91,8 @@ def compare(
 
     `dtypes` maps an output to the dtype whose tolerance judges it (see `judging_dtypes`), by default the
     reference's own; `ties` an integer output to a mask of elements that may differ, `moved` an output to how far it may
-    be off, and `scatter` to what it is near to then. Names, dtypes and shapes must be equal. Nothing to compare is a
-    failure, but where no call would give anything.
+    be off, and `scatter` to what it is near to then. Names, dtypes and shapes must be equal. Nothing to compare at all,
+    of values that are NaN on both sides or none, is a failure, but where no call would give anything.
     """
     if got.keys() != want.keys():
         lacking, extra = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
@@ -112,7 +112,7 @@ def compare(
     failed = [f"{row.name}: {row.reason}" for row in rows if not row.passed]
     never = bool(rows) and all((dtypes or {}).get(row.name) == EMPTY for row in rows)
     if not failed and not never and not any(row.compared for row in rows):
-        failed = ["nothing was compared: every output is empty"]
+        failed = ["nothing was compared: every output is empty, or NaN on both sides"]
     return Verification(not failed, "; ".join(failed), rows)
 
 
@@ -223,8 +223,8 @@ def _verdict(found: Measured, tolerance: Tolerance, size: int) -> str:
         return ""
     if found.mismatches:
         return f"{found.mismatches} of {size} values are NaN or infinite on one side only, or differ in sign"
-    if not found.finite and not found.infinite:
-        return "every value is NaN on both sides, so nothing was compared"
+    if not found.finite and not found.infinite:  # NaN on both sides
+        return ""
     if not found.max_scaled <= tolerance.error:
         return f"scaled error {found.max_scaled:.3g} is over the tolerance {tolerance.error:.3g}"
     if found.cosine is not None and not found.cosine >= tolerance.cosine:

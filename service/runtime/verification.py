@@ -71,22 +71,27 @@ _RARE |= {"second_opinion", "float64", "top1"}
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The comparison of all outputs; `reason` says what failed, and is empty where all passed."""
+    """The comparison of all outputs; `reason` says what failed, and is empty where all passed. `weak` says of outputs
+    that passed why that tells little of them.
+    """
 
     passed: bool
     reason: str
     outputs: tuple[OutputReport, ...]
+    weak: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, the same on every run; `from_dict` is its inverse."""
         rows = [asdict(row) for row in self.outputs]
         rows = [{name: value for name, value in row.items() if value or name not in _RARE} for row in rows]
-        return {"passed": self.passed, "reason": self.reason, "outputs": rows}
+        report = {"passed": self.passed, "reason": self.reason, "outputs": rows}
+        return {**report, "weak": list(self.weak)} if self.weak else report
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Verification:
         """Return the report that `to_dict` described."""
-        return Verification(data["passed"], data["reason"], tuple(OutputReport(**row) for row in data["outputs"]))
+        rows = tuple(OutputReport(**row) for row in data["outputs"])
+        return Verification(data["passed"], data["reason"], rows, tuple(data.get("weak", ())))
 
     def apart(self, got: Mapping[str, Any], others: Mapping[str, Any]) -> Verification:
         """Return the report with how far the outputs are from others, which are not to pass or fail by."""
@@ -126,6 +131,14 @@ class Verification:
         failed = [f"{row.name}: {row.reason}" for row in rows if not row.passed]
         reason = f"{'; '.join(failed)} (beside the reference in float64; beside itself: {self.reason})"
         return Verification(not failed, reason if failed else "", tuple(rows))
+
+    def weakened(self, why: Mapping[str, str]) -> Verification:
+        """Return the report with what makes the check of an output weak. What had nothing to compare passes by its
+        shapes and dtypes.
+        """
+        notes = tuple(f"{name}: {reason}" for name, reason in why.items())
+        is_mute = bool(self.outputs) and all(row.passed and not row.compared for row in self.outputs)
+        return replace(self, passed=True, reason="", weak=notes) if is_mute else replace(self, weak=notes)
 
     def sliced(self, found: Mapping[str, tuple[float, str]]) -> Verification:
         """Return the report with what `Slices.worst` found of outputs, which fail by it."""

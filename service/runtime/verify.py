@@ -13,7 +13,7 @@ import numpy as np
 from relaxc.service.errors import InputShape, ModelError, VerificationFailed
 from relaxc.service.request import CompileOptions
 from relaxc.service.rounding import Rounding
-from relaxc.service.runtime.compare import compare, judging_dtypes
+from relaxc.service.runtime.compare import EMPTY, compare, judging_dtypes
 from relaxc.service.runtime.dims import bind
 from relaxc.service.runtime.inputs import Draw, drawn, other_operands
 from relaxc.service.runtime.moved import MORE, RUNS, Run, moved_outputs, scattered_outputs
@@ -23,6 +23,7 @@ from relaxc.service.runtime.small_slices import SHARE, SmallSlices
 from relaxc.service.runtime.ties import ties_of
 from relaxc.service.runtime.tolerances import LEAST_COSINE, LOW, TOLERANCES, Moved
 from relaxc.service.runtime.verification import Verification
+from relaxc.service.runtime.weak import Seen
 from relaxc.service.signature import Signature
 
 __all__ = ["References", "verify"]
@@ -105,9 +106,11 @@ def _compared(
     samples = [Draw(dict(sample), again=True) for sample in references.samples if _fits(signature, sample)]
     results, compared_on = [], []
     draws = drawn(signature, options.seed, references.ranges(), samples)
+    seen = Seen()
 
     def hold(inputs: Arrays, wanted: Arrays, *, again: bool) -> None:
         got = session(inputs)
+        seen.add(wanted)
         compared = judge.compared(inputs, got, wanted)
         if again and judge.noisy:
             return
@@ -128,7 +131,8 @@ def _compared(
     for taken in mute if not results else ():
         hold(*taken, again=False)
     slices = {name: each.worst() for name, each in judge.slices.items()}
-    return Verification.worst(results).sliced(slices | judge.small_slices(session, compared_on))
+    found = Verification.worst(results).sliced(slices | judge.small_slices(session, compared_on))
+    return found.weakened(seen.weak({name for name, judge in judges.items() if judge == EMPTY}))
 
 
 @dataclass

@@ -181,8 +181,6 @@ def _built_and_run(case: Case, wanted: Sequence[Expected], evaluator: Evaluator,
     try:
         session = _session(case, folder / "model.onnx", folder)
     except VerificationFailed as error:
-        if "nothing was compared" in str(error):  # as documented: a verdict needs a number
-            return {"kind": "refused", "said": f"{error.code}: every value is NaN"}
         row = _built_and_run(_unverified(case), wanted, evaluator, folder)
         kind = {"ok": "rejected", "wrong": "caught"}.get(row["kind"], row["kind"])
         return {**row, "kind": kind, "said": f"{str(error)[:300]} | {row.get('said', '')}"}

@@ -82,5 +82,6 @@ function verdict(verification) {
   if (typeof verification === "string") return tile("Verified", "not compared", verification);
   const worst = Math.max(...verification.outputs.map((row) => row.scaled_error ?? 0));
   const error = `largest error ${number(worst)}`;
+  if (verification.passed && verification.weak) return tile("Verified", "weakly", verification.weak[0]);
   return verification.passed ? tile("Verified", "yes", error, "good") : tile("Verified", "no", error, "bad");
 }

@@ -10,7 +10,8 @@ const EXPLAINED = "Outputs are the reference's within the tolerance of their dty
 export function verificationPanel(verification) {
   if (!Array.isArray(verification?.outputs)) return panel("Verification", note(String(verification || "not verified")));
   const verdict = badge(verification.passed ? "passed" : "failed");
-  return panel(["Verification ", verdict], note(verification.reason || EXPLAINED),
+  const weak = (verification.weak || []).map((reason) => note(`Weak check: ${reason}.`));
+  return panel(["Verification ", verdict], note(verification.reason || EXPLAINED), ...weak,
     table("Verification by output", COLUMNS, verification.outputs));
 }
 
