@@ -82,6 +82,22 @@ CASES: dict[str, tuple[list[Any], list[Any], dict[str, Any], list[dict[str, Any]
              "parts": _ints(6, 0), "same": _ints(1, 4, 1)},
         ],
     ),
+    "places in all axes": (
+        [
+            node("Slice", ["cube", "s", "e", "axes", "steps"], ["part"]),
+            node("Pad", ["cube", "widths", "half", "axes"], ["wide"]),
+            node("Pad", ["cube", "turns", "", "axes"], ["turned"], mode="reflect"),
+        ],
+        [value("cube", ["b", 3, "c"]), *(value(n, [2], INT64) for n in ("s", "e", "axes", "steps")),
+         value("widths", [4], INT64), value("turns", [4], INT64), value("half", [])],
+        {},
+        [
+            {"cube": CUBE, "s": _ints(1, 0), "e": _ints(3, 9), "axes": _ints(1, 2), "steps": _ints(1, 2),
+             "widths": _ints(1, 0, -1, 2), "turns": _ints(1, 0, 2, 3), "half": np.float32(0.5)},
+            {"cube": CUBE, "s": _ints(-1, 9), "e": _ints(-99, 0), "axes": _ints(-1, 0), "steps": _ints(-1, -1),
+             "widths": _ints(0, 0, 0, 1), "turns": _ints(3, 1, 0, 1), "half": np.float32(-1)},
+        ],
+    ),
     "axes": (
         [
             node("ReduceMin", ["x", "axes"], ["rows"], keepdims=0),

@@ -12,7 +12,7 @@ from relaxc.service.frontend.onnx.node import Node
 from relaxc.service.frontend.onnx.ops.common import relax_dim, reshaped
 from relaxc.service.frontend.onnx.reading import computed, vector
 
-__all__ = ["chosen", "gathered", "squeezed", "unsqueezed", "with_one_between"]
+__all__ = ["chosen", "gathered", "missing", "squeezed", "unsqueezed", "with_one_between"]
 
 ONE = tirx.const(1, "int64")
 ZERO = tirx.const(0, "int64")
@@ -28,6 +28,11 @@ def chosen(axes: Sequence[Any], given: Sequence[Any], axis: int, rank: int, othe
 
 def _is(given: Any, axis: int, rank: int) -> Any:
     return tirx.Or(given == axis, given == axis - rank)
+
+
+def missing(axes: te.Tensor, count: int, rank: int) -> Any:
+    """Return minus the number of axes that are not there."""
+    return sum((tirx.And(axes[k] >= -rank, axes[k] < rank).astype("int64") for k in range(count)), ZERO) - count
 
 
 def _flags(axes: te.Tensor, count: int, rank: int) -> list[Any]:
@@ -56,8 +61,7 @@ def _sizes(
 
     def sizes(axes: te.Tensor, *own: Any) -> list[Any]:
         flags = _flags(axes, count, rank)
-        there = [tirx.And(axes[k] >= -rank, axes[k] < rank).astype("int64") for k in range(count)]
-        return [*function(flags, own), sum(there if twice else flags, ZERO) - count]
+        return [*function(flags, own), missing(axes, count, rank) if twice else sum(flags, ZERO) - count]
 
     return computed(node, sizes, axes, *map(relax_dim, node.shape(0)))[:-1]
 

@@ -12,7 +12,14 @@ from relaxc.service.frontend.onnx.node import Node, Refused
 from relaxc.service.frontend.onnx.ops.axes import squeezed, unsqueezed
 from relaxc.service.frontend.onnx.ops.common import permuted, relax_dim, require_shape, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
-from relaxc.service.frontend.onnx.reading import computed, vector
+from relaxc.service.frontend.onnx.ops.shape_by_data import (
+    MODES,
+    computed_extents,
+    computed_pad,
+    computed_shape,
+    computed_slice,
+    repeated,
+)
 from relaxc.service.frontend.onnx.scope import FAR
 from relaxc.service.frontend.onnx.values import slice_of
 
@@ -22,7 +29,7 @@ def _reshape(node: Node) -> Any:
     """0 keeps a size (unless `allowzero`), and one -1 takes what is left."""
     shape = node.shape(0)
     if node.attr("shape") is None and not node.is_known(1):
-        return reshaped(node, node.tensor(0), _computed_shape(node, shape))
+        return reshaped(node, node.tensor(0), computed_shape(node, shape))
     wanted = list(node.attr("shape")) if node.attr("shape") is not None else node.dims(1, "the shape")
     if not node.attr("allowzero", 0):
         wanted = [shape[axis] if _is(dim, 0) else dim for axis, dim in enumerate(wanted)]
@@ -32,25 +39,6 @@ def _reshape(node: Node) -> Any:
     for axis in open_axes:
         wanted[axis] = onnx_dims.quotient(shape, wanted[:axis] + wanted[axis + 1 :], node.scope)
     return reshaped(node, node.tensor(0), wanted)
-
-
-def _computed_shape(node: Node, shape: list[Any]) -> list[Any]:
-    """The sizes of a shape that is computed from data, its 0 and -1 resolved."""
-    given, count = vector(node, 1)
-    keeps = not node.attr("allowzero", 0)
-    kept = shape[:count] + [0] * (count - len(shape))
-
-    def resolved(wanted: te.Tensor, total: Any, *own: Any) -> list[Any]:
-        sizes = [tirx.Select(wanted[i] == 0, own[i], wanted[i]) if keeps else wanted[i] for i in range(count)]
-        others = tirx.const(1, "int64")
-        for size in sizes:
-            others = others * tirx.Select(size == -1, tirx.const(1, "int64"), size)
-        left = tirx.floordiv(total, tirx.max(others, tirx.const(1, "int64")))
-        return [tirx.Select(size == -1, left, size) for size in sizes]
-
-    sizes = computed(node, resolved, given, *(relax_dim(size) for size in (onnx_dims.product(shape), *kept)))
-    node.require(onnx_dims.product(sizes), "==", onnx_dims.product(shape), "makes {left} elements of {right}")
-    return sizes
 
 
 def _is(dim: Any, number: int) -> bool:
@@ -140,35 +128,10 @@ def _split(node: Node) -> Any:
 @op("Slice")
 def _slice(node: Node) -> Any:
     x, shape = node.tensor(0), node.shape(0)
-    if node.has(1) and not (node.is_known(1) and node.is_known(2)):
-        return _computed_slice(node, x, shape)
+    if any(node.has(index) and not node.is_known(index) for index in range(1, 5)):
+        return computed_slice(node, x)
     for start, end, axis, step in zip(*node.slice_arguments(), strict=True):
         x = _slice_axis(node, x, axis, shape[axis], start, end, step)
-    return x
-
-
-def _computed_slice(node: Node, x: Any, shape: list[Any]) -> Any:
-    """A slice whose starts or ends are computed from data: begins and lengths are."""
-    (starts, count), (ends, _) = vector(node, 1), vector(node, 2)
-    axes, steps = node.slice_axes(count)
-    if any(step < 1 for step in steps):
-        raise Refused("starts or ends that are computed from the inputs' values, and a negative step")
-    zero = tirx.const(0, "int64")
-
-    def places(start: te.Tensor, end: te.Tensor, *sizes: Any) -> list[Any]:
-        found = []
-        for i, (size, step) in enumerate(zip(sizes, steps, strict=True)):
-            first, last = (
-                tirx.min(tirx.max(tirx.Select(bound < 0, bound + size, bound), zero), size)
-                for bound in (start[i], end[i])
-            )
-            found += [first, tirx.floordiv(tirx.max(last - first, zero) + step - 1, tirx.const(step, "int64"))]
-        return found
-
-    found = computed(node, places, starts, ends, *(relax_dim(shape[axis]) for axis in axes))
-    for axis, step, begin, length in zip(axes, steps, found[::2], found[1::2], strict=True):
-        arguments = [[begin], [begin + length * step], [step]]
-        x = node.emit(relax.op.strided_slice(x, [axis], *arguments, assume_inbound=True))
     return x
 
 
@@ -244,7 +207,7 @@ def _clamp(node: Node, bound: Any, size: Any) -> Any:
 def _expand(node: Node) -> Any:
     """Broadcasting in both directions: a 1 in the wanted shape keeps the tensor's size."""
     x, shape = node.tensor(0), node.shape(0)
-    wanted = node.dims(1, "the shape") if node.is_known(1) else _computed_extents(node, shape)
+    wanted = node.dims(1, "the shape") if node.is_known(1) else computed_extents(node, shape)
     rank = max(len(shape), len(wanted))
     shape = [1] * (rank - len(shape)) + shape
     wanted = [1] * (rank - len(wanted)) + wanted
@@ -255,17 +218,6 @@ def _expand(node: Node) -> Any:
     if all(onnx_dims.same(have, want, node.scope) for have, want in zip(shape, result, strict=True)):
         return x
     return relax.op.broadcast_to(x, relax.ShapeExpr([relax_dim(dim) for dim in result]))
-
-
-def _computed_extents(node: Node, shape: list[Any]) -> list[Any]:
-    """The shape that an Expand gives, computed from data: a 1 in it keeps the tensor's size."""
-    given, count = vector(node, 1)
-    have = [1] * (count - len(shape)) + shape[max(len(shape) - count, 0) :]
-
-    def sizes(wanted: te.Tensor, *own: Any) -> list[Any]:
-        return [tirx.Select(wanted[i] == 1, own[i], wanted[i]) for i in range(count)]
-
-    return computed(node, sizes, given, *map(relax_dim, have))
 
 
 @op("Tile")
@@ -287,10 +239,8 @@ def _tile(node: Node) -> Any:
 @op("Pad")
 def _pad(node: Node) -> Any:
     x, shape, mode = node.tensor(0), node.shape(0), node.attr("mode", "constant")
-    if node.has(1) and not node.is_known(1):
-        if mode != "constant":
-            raise Refused(f"pads that are computed from the inputs' values, and mode={mode}")
-        return node.te(topi.nn.pad, x, *_widths(node, node.dims(1, "pads")), _pad_value(node))
+    if any(node.has(index) and not node.is_known(index) for index in (1, 2, 3)):
+        return computed_pad(node, x, mode)
     before, after = _widths(
         node, node.ints(1, "pads") if node.has(1) else list(node.attr("pads", node.attr("paddings", ())))
     )
@@ -331,14 +281,11 @@ def _crop(node: Node, x: Any, before: list[int], after: list[int]) -> Any:
     return x
 
 
-_MODES = ("reflect", "edge", "wrap")
-
-
 def _pad_by_index(node: Node, x: Any, axis: int, size: Any, before: int, after: int, mode: str) -> Any:
     """Padding that repeats elements is a gather whose places are known, or follow from a symbolic size."""
     import numpy as np
 
-    if mode not in _MODES:
+    if mode not in MODES:
         raise Refused(f"mode={mode}")
     size = node.shape_of(x)[axis]
     if isinstance(size, int):
@@ -353,21 +300,13 @@ def _pad_by_index(node: Node, x: Any, axis: int, size: Any, before: int, after: 
         count = data.shape[axis]
 
         def element(*index: Any) -> Any:
-            place = _repeated(index[axis] - before, count, mode)
+            place = repeated(index[axis] - before, count, mode)
             return data(*index[:axis], place, *index[axis + 1 :])
 
         shape = [*data.shape[:axis], count + before + after, *data.shape[axis + 1 :]]
         return te.compute(shape, element, name="pad")
 
     return node.te(kernel, x)
-
-
-def _repeated(place: Any, count: Any, mode: str) -> Any:
-    """The place in a vector of `count` that padding repeats at `place`, which is at most a length outside of it."""
-    if mode == "edge":
-        return tirx.max(tirx.min(place, count - 1), 0)
-    low, high = (-place, 2 * count - 2 - place) if mode == "reflect" else (place + count, place - count)
-    return tirx.Select(place < 0, low, tirx.Select(place >= count, high, place))
 
 
 @op("DepthToSpace")
