@@ -155,7 +155,8 @@ def _build(
             report["untemplated"] = lowering.untemplated(made.scheduled.report, request.target, peak)
         report["precisions"] = precisions(made.scheduled.report, request.options)
     manifest = replace(_manifest(request, made, command), passes=report)
-    return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))
+    weights = {**made.optimized.weights, **{f"initial.{name}": value for name, value in made.imported.initial.items()}}
+    return Built(library, weights, manifest.with_weights(table_of(weights)))
 
 
 def _verified(

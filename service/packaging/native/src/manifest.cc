@@ -38,6 +38,8 @@ std::vector<TensorSpec> specs_of(const Json& rows) {
 }
 
 Signature signature_of(const Json& value) {
+  if (value.find("state"))
+    throw Failure(RELAXC_INVALID_OPTION, "the model keeps state, which this runtime does not: run it from Python, by relaxc.load");
   Signature signature{specs_of(value["inputs"]), specs_of(value["outputs"]), {}, {}, {}};
   for (const auto& [name, pair] : value["dims"].fields()) {
     std::vector<Json> ends = pair.items();
