@@ -158,6 +158,7 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("stages", ", ".join(f"{name} {seconds(took)}" for name, took in stages.items())),
             ("target", manifest.target_names),
             ("fused", report.fused(manifest)),
+            *(("state", line) for line in report.state(manifest)),
             ("tuned", report.tuned(manifest)),
             *(("templates", line) for line in report.untemplated(manifest)),
             *(("rounded", line) for line in report.rounded(manifest)),
