@@ -35,7 +35,7 @@ _MUCH = 0.2
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
-    """Print inputs, outputs and state of `Signature.to_dict()`, what symbolic dims must satisfy, and the fixed inputs."""
+    """Print inputs, outputs and state of `Signature.to_dict()`, what sizes must satisfy, and the fixed inputs."""
     shown = table(title, "", "name", "dtype", "shape")
     for kind in ("inputs", "outputs", "state"):
         for tensor in described.get(kind, ()):
