@@ -49,7 +49,7 @@ class Stepping:
     def __call__(self, inputs: Arrays) -> dict[str, Any]:
         """Return the outputs of all steps by name and step."""
         self.reset()
-        found = {}
+        found: dict[str, Any] = {}
         for step in range(STEPS):
             given = {
                 spec.name: self._given(spec, inputs[f"{spec.name}@{step}"], step) for spec in self.signature.inputs

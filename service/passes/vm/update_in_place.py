@@ -63,7 +63,7 @@ def _updated(module: IRModule, state: relax.Var, result: relax.Expr) -> IRModule
     writes: list[relax.Var] = []
     var = _root(result, bound)
     while var is not state and not var.same_as(state):
-        value = bound.get(var)
+        value: Any = bound.get(var)
         if op_name(value) != "relax.call_tir" or (made := _without_copy(module, value)) is None:
             return "a new buffer: its next value is computed, not written into it"
         writes.append(var)
@@ -108,7 +108,7 @@ def _rebound(main: relax.Function, changed: dict[Any, Any]) -> relax.Function:
 def _root(expr: relax.Expr, bound: dict[Any, Any]) -> Any:
     """What `expr` is a view of."""
     while True:
-        value = bound.get(expr)
+        value: Any = bound.get(expr)
         if isinstance(value, relax.Var):
             expr = value
         elif op_name(value) == "relax.reshape":
