@@ -13,7 +13,14 @@ import torch
 from torch import nn
 
 import relaxc
-from relaxc.service.errors import ArtifactCorrupt, InputName, InputShape, InputType, StateOverflow, UnsupportedModel
+from relaxc.service.errors import (
+    ArtifactCorrupt,
+    InputName,
+    InputShape,
+    InputType,
+    StateOverflow,
+    UnsupportedModel,
+)
 from relaxc.service.frontend.pt2 import frontend
 from relaxc.service.runtime import Session, load
 

@@ -51,6 +51,26 @@ class WriteGuard:
             total = self._bb.emit(relax.op.maximum(total, each))
         return total
 
+    def excess_of(self, function: Any) -> tuple[Any, Any] | None:
+        """Return a function that was rewritten with these checks, which computes `excess`, and that; None without
+        writes.
+        """
+        from tvm import relax
+
+        if not self._excess:
+            return None
+        last = self._excess[-1]
+        block = next(each for each in function.body.blocks if last in {binding.var for binding in each.bindings})
+        total, made = self._excess[0], []
+        for place, each in enumerate(self._excess[1:]):
+            var = relax.Var(f"outside{place}", last.ty)
+            made.append(relax.VarBinding(var, self._bb.normalize(relax.op.maximum(total, each))))
+            total = var
+        if not made:
+            total = relax.Var("outside", last.ty)
+            made = [relax.VarBinding(total, last)]
+        return _with_bindings(function, block, [*block.bindings, *made]), total
+
     def finish(self, function: Any, excess: Any) -> Any:
         """Return the function with `excess`, and what it is computed of, ahead of everything that waits for it.
 
@@ -75,11 +95,17 @@ class WriteGuard:
         first = [binding for binding in block.bindings if binding.var in needed]
         rest = [binding for binding in block.bindings if binding.var not in needed]
         inside = self._bb.normalize(relax.op.less_equal(excess, relax.const(0, "int64")))
-        bindings = [*first, relax.VarBinding(self._inside, inside), *rest]
-        made = relax.DataflowBlock(bindings) if isinstance(block, relax.DataflowBlock) else relax.BindingBlock(bindings)
-        blocks = [made if each.same_as(block) else each for each in function.body.blocks]
-        body = relax.SeqExpr(blocks, function.body.body)
-        return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+        return _with_bindings(function, block, [*first, relax.VarBinding(self._inside, inside), *rest])
+
+
+def _with_bindings(function: Any, block: Any, bindings: list[Any]) -> Any:
+    """The function with these bindings in a block of it."""
+    from tvm import relax
+
+    made = relax.DataflowBlock(bindings) if isinstance(block, relax.DataflowBlock) else relax.BindingBlock(bindings)
+    blocks = [made if each.same_as(block) else each for each in function.body.blocks]
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
 def _read(binding: Any) -> list[Any]:

@@ -11,12 +11,13 @@ import numpy as np
 
 from relaxc.service.runtime.moved import Run
 from relaxc.service.runtime.session import Session
+from relaxc.service.runtime.tensors import numpy_dtype
 from relaxc.service.signature import Signature, TensorSpec
 
 if TYPE_CHECKING:
     from relaxc.service.runtime.verify import References
 
-__all__ = ["STEPS", "SteppedSession", "Stepping", "in_steps", "references_in_steps"]
+__all__ = ["STEPS", "Feedback", "SteppedSession", "Stepping", "in_steps", "references_in_steps"]
 
 STEPS = 3
 """What the first writes the second reads, and the third what both have."""
@@ -65,6 +66,30 @@ class Stepping:
         return np.ascontiguousarray(np.broadcast_to(places if value.ndim else places[0], value.shape))
 
 
+class Feedback:
+    """A run that takes the state as inputs and gives the next one as the outputs that are not the signature's, in the
+    same order.
+    """
+
+    def __init__(self, run: Run, signature: Signature) -> None:
+        self._run, self._signature = run, signature
+        self.reset()
+
+    def reset(self) -> None:
+        """Have a state of zeros."""
+        self._state: dict[str, Any] = {
+            spec.name: np.zeros([int(dim) for dim in spec.shape], numpy_dtype(spec.dtype))
+            for spec in self._signature.state
+        }
+
+    def __call__(self, inputs: Arrays) -> dict[str, Any]:
+        """Return the outputs of a step."""
+        found = dict(self._run({**inputs, **self._state}))
+        outputs = {spec.name: found.pop(spec.name) for spec in self._signature.outputs}
+        self._state = dict(zip(self._state, found.values(), strict=True))
+        return outputs
+
+
 class SteppedSession(Stepping):
     """As much of a session as a comparison needs."""
 
@@ -75,10 +100,13 @@ class SteppedSession(Stepping):
 
 
 def references_in_steps(references: References, signature: Signature) -> References:
-    """Return references that run all steps: each of these has `reset`."""
+    """Return references that run all steps: each of these has `reset`, or takes and gives the state."""
 
     def one(run: Any) -> Any:
-        return None if run is None else Stepping(run, run.reset, signature)
+        if run is None:
+            return None
+        held = run if hasattr(run, "reset") else Feedback(run, signature)
+        return Stepping(held, held.reset, signature)
 
     return replace(
         references,
