@@ -158,9 +158,7 @@ def _without_copy(module: IRModule, call: relax.Call) -> tuple[int, tirx.PrimFun
         return None
     *sources, result = function.params
     for loop in _loops(function.body):
-        store = loop
-        while isinstance(store, tirx.For):
-            store = store.body
+        store = _innermost(loop)
         if not isinstance(store, tirx.BufferStore) or not store.buffer.same_as(result):
             continue
         place = next((at for at, source in enumerate(sources) if _copies(store, source)), None)
@@ -186,14 +184,25 @@ def _copies(store: tirx.BufferStore, source: Any) -> bool:
     )
 
 
+def _innermost(stmt: Any) -> Any:
+    """What is alone in a nest of loops, threads and conditions."""
+    while True:
+        if isinstance(stmt, tirx.For | tirx.AttrStmt):
+            stmt = stmt.body
+        elif isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+            stmt = stmt.then_case
+        else:
+            return stmt
+
+
 def _loops(stmt: Any) -> Iterator[Any]:
-    """The loops of a body that are in no other, in the order in which they run."""
+    """The loops and launches of a body that are in no other, in the order in which they run."""
     if isinstance(stmt, s_tir.SBlockRealize):
         yield from _loops(stmt.block.body)
     elif isinstance(stmt, tirx.SeqStmt):
         for each in stmt.seq:
             yield from _loops(each)
-    elif isinstance(stmt, tirx.AttrStmt):
+    elif isinstance(stmt, tirx.AttrStmt) and stmt.attr_key != "thread_extent":
         yield from _loops(stmt.body)
     else:
         yield stmt
@@ -201,4 +210,5 @@ def _loops(stmt: Any) -> Iterator[Any]:
 
 def _without(body: Any, loop: Any) -> Any:
     nothing = tirx.Evaluate(tirx.const(0, "int32"))
-    return tvm_ffi.structural_map(body, (tirx.For, lambda each: nothing if each.same_as(loop) else each))
+    kinds = (tirx.For, tirx.AttrStmt)
+    return tvm_ffi.structural_map(body, (kinds, lambda each: nothing if each.same_as(loop) else each))
