@@ -21,7 +21,7 @@ from relaxc.service.torch_backend.captured import Captured, captured
 __all__ = ["RunsEagerly", "backend", "report"]
 
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_OWN_OPTIONS = ("target", "trials")
+_OWN_OPTIONS = ("target", "tune", "trials")
 _counts: Counter[str] = Counter()
 
 
@@ -45,8 +45,9 @@ def backend(
 ) -> Callable[..., Any]:
     """Return what computes a graph of dynamo's: an artifact, made at the first call, or else the graph itself.
 
-    `options` are CompileOptions' by name, `target`, and `trials`, which is how many candidates a kernel are measured
-    with the mode `max-autotune`. Raise InvalidOption for others.
+    `options` are CompileOptions' by name, `target`, `tune` for what the mode `max-autotune` does, as torch takes no
+    options beside a mode, and `trials`, which is how many candidates a kernel it measures. Raise InvalidOption for
+    others.
     """
     del arguments  # those of the first call are the same
     if mode not in _MODES:
@@ -57,7 +58,7 @@ def backend(
         chosen = CompileOptions(**given)
     except TypeError as error:
         raise InvalidOption(f"options of relaxc: {error}", option="options") from error
-    return _Graph(graph, chosen, own, tunes=(mode or "").startswith("max-autotune"))
+    return _Graph(graph, chosen, own, tunes=bool(own.get("tune")) or (mode or "").startswith("max-autotune"))
 
 
 class _Graph:

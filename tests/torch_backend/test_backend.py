@@ -108,7 +108,7 @@ def test_what_changes_its_input_runs_eagerly() -> None:
 
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(Exception, match="no_such"):
-        torch.compile(mlp(), backend="relaxc", options={"no_such": 1})(torch.ones(1, 16))
+        compiled(mlp(), no_such=1)(torch.ones(1, 16))
 
 
 def decomposed(x: torch.Tensor) -> torch.Tensor:
@@ -207,6 +207,16 @@ def test_nets_give_eager_s_numbers(name: str) -> None:
             continue
         assert one.dtype == other.dtype
         same(one.float(), other.float(), 2e-2 if is_low else 1e-4)
+
+
+@pytest.mark.slow
+def test_kernels_are_tuned_where_that_is_asked_for() -> None:
+    model, x = mlp(), torch.randn(2, 16)
+    with torch.no_grad():
+        got, grown = counted(lambda: compiled(model, tune=True, trials=2)(x))
+    same(got, model(x))
+    assert grown == {"compiled": 1}
+    assert any((config.settings().cache_dir / "torch_records").glob("**/*.json*"))
 
 
 _PROGRAM = """
