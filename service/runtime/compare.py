@@ -54,9 +54,9 @@ def judging_dtypes(
 ) -> dict[str, str]:
     """Return output name → the dtype whose tolerance judges it: the coarsest float on the way to it.
 
-    That is the coarsest of its own, the floating inputs', the weights' and `precision`; integers keep their own.
+    That is the coarsest of its own, the floating inputs', the state's, the weights' and `precision`; integers keep theirs.
     """
-    used = {spec.dtype for spec in (*signature.inputs, *weights)}
+    used = {spec.dtype for spec in (*signature.inputs, *signature.state, *weights)}
     used |= {precision.judged} if precision else set()
     return {
         spec.name: _coarsest({spec.dtype, *used}) if _is_float(spec.dtype) else spec.dtype for spec in signature.outputs

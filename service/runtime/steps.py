@@ -28,12 +28,12 @@ Arrays = Mapping[str, Any]
 
 
 def in_steps(signature: Signature) -> Signature:
-    """Return the signature of all steps: `x` of the second is `x@1`. Nothing of it is state."""
+    """Return the signature of all steps: `x` of the second is `x@1`. Of the state it has the dtypes, to judge by."""
 
     def each(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return tuple(replace(spec, name=f"{spec.name}@{step}") for step in range(STEPS) for spec in specs)
 
-    return replace(signature, inputs=each(signature.inputs), outputs=each(signature.outputs), state=(), initial=())
+    return replace(signature, inputs=each(signature.inputs), outputs=each(signature.outputs))
 
 
 @dataclass
