@@ -54,7 +54,7 @@ def judging_dtypes(
 ) -> dict[str, str]:
     """Return output name → the dtype whose tolerance judges it: the coarsest float on the way to it.
 
-    That is the coarsest of its own, the floating inputs', the state's, the weights' and `precision`; integers keep theirs.
+    That is the coarsest of its own, the inputs', the state's, the weights' and `precision`; integers keep their own.
     """
     used = {spec.dtype for spec in (*signature.inputs, *signature.state, *weights)}
     used |= {precision.judged} if precision else set()
