@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from relaxc import torch_backend
     from relaxc.service import errors
     from relaxc.service.artifact.compiled import CompiledArtifact
     from relaxc.service.jobs.local.calls import compile
@@ -34,6 +35,7 @@ __all__ = [
     "compile",
     "errors",
     "load",
+    "torch_backend",
     "tune",
 ]
 
@@ -48,6 +50,7 @@ _HOME = {
     "load": "relaxc.service.runtime.loading",
     "tune": "relaxc.service.jobs.local.tune",
     "errors": "relaxc.service.errors",
+    "torch_backend": "relaxc.torch_backend",
 }
 
 
@@ -56,4 +59,4 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'relaxc' has no attribute {name!r}")
     module = import_module(_HOME.get(name, "relaxc.service.request"))
-    return module if name == "errors" else getattr(module, name)
+    return module if name in ("errors", "torch_backend") else getattr(module, name)

@@ -155,7 +155,8 @@ def _build(
             report["untemplated"] = lowering.untemplated(made.scheduled.report, request.target, peak)
         report["precisions"] = precisions(made.scheduled.report, request.options)
     manifest = replace(_manifest(request, made, command), passes=report)
-    return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))
+    weights = {**made.optimized.weights, **{f"initial.{name}": value for name, value in made.imported.initial.items()}}
+    return Built(library, weights, manifest.with_weights(table_of(weights)))
 
 
 def _verified(
@@ -185,6 +186,7 @@ def load_and_schedule(
     `imported_as` is told the signature as soon as it is known.
     """
     from relaxc.service import frontend, lowering, passes
+    from relaxc.service.frontend.feedback import with_state
     from relaxc.service.lowering.target import to_tvm
     from relaxc.service.records.sources import records_for
 
@@ -199,8 +201,12 @@ def load_and_schedule(
     plugins = [passes.load_plugin(Path(path)) for path in options.plugins]
     with stage("import"):
         imported = frontend.load(
-            request.model.path, request.model.format, shapes=dict(options.shapes), values=dict(options.values)
+            request.model.path,
+            request.model.format,
+            shapes=dict(options.shapes),
+            values=dict(options.values),
         )
+        imported = with_state(imported, None if options.state is None else dict(options.state))
         known = _weights_of(request) if options.weights else frozenset()
         dump("relax_imported", lambda: imported.module.script(show_meta=False))
     imported_as(imported.signature)
@@ -218,6 +224,9 @@ def load_and_schedule(
             dump=dump,
             timings=stage.timings,
         )
+        told = optimized.report.state.values()
+        names = [spec.name for spec in imported.signature.state]
+        optimized.report.state = dict(zip(names, told, strict=True))
         if optimized.report.rounding is not None:
             optimized.report.rounding.require()
     with stage("schedule") as progress:

@@ -43,7 +43,8 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
 ├── InputError            exit 7   the inputs of a run do not fit the artifact's signature
 │   ├── InputName                missing, unknown or repeated
 │   ├── InputType                wrong dtype or device
-│   └── InputShape               wrong rank, size, or a symbolic dim outside its bounds
+│   ├── InputShape               wrong rank, size, or a symbolic dim outside its bounds
+│   └── StateOverflow            the call would write outside of what the session keeps
 └── ServiceError          exit 8   the server cannot answer now
     ├── Busy                     the queue is full
     ├── NoWorker                 no live worker is of the kind that the job needs
@@ -105,6 +106,7 @@ __all__ = [
     "ServerDied",
     "ServerUnreachable",
     "ServiceError",
+    "StateOverflow",
     "StorageQuotaExceeded",
     "StoreUnreachable",
     "StoreUnwritable",
@@ -445,6 +447,11 @@ class InputType(InputError):
 
 class InputShape(InputError):
     code = "input-shape"
+
+
+class StateOverflow(InputError):
+    code = "state-overflow"
+    remedy = "Begin anew with `session.state.reset()`, or export the model with a longer cache."
 
 
 class ServiceError(RelaxcError):

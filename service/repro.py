@@ -74,6 +74,10 @@ def _what_is_compiled(options: CompileOptions) -> list[str]:
         words += ["--shape", f"{name}={','.join(map(str, shape))}"]
     for name, value in options.values:
         words += ["--value", f"{name}={value}"]
+    for name, output in options.state or ():
+        words += ["--state", f"{name}={output}"]
+    if options.state == ():
+        words += ["--state", "none"]
     for plugin in options.plugins:
         words += ["--plugin", plugin]
     return words

@@ -215,7 +215,8 @@ class CompileOptions:
     (relaxc's own, and those of RELAXC_RECORDS) unless `default_records` is False; what they say is part of the key,
     where they are is not. `require_tuned` refuses a compile where a PrimFunc whose template has parameters (`all`), or
     one of those that take most of the time (`hot`), has no record. `small_weights` declines kernels whose weights take
-    more room than the model's.
+    more room than the model's. `state` has the output that is the next call's, by input; None finds past and present
+    by their names.
     """
 
     precision: Precision | None = None
@@ -231,6 +232,7 @@ class CompileOptions:
     calibration: Calibration | None = None
     small_weights: bool = False
     values: tuple[tuple[str, int], ...] = ()
+    state: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.require_tuned not in (None, "hot", "all"):
@@ -280,6 +282,8 @@ class CompileOptions:
             data["small_weights"] = True
         if self.values:  # likewise
             data["values"] = dict(self.values)
+        if self.state is not None:  # likewise
+            data["state"] = [list(pair) for pair in self.state]  # a key has no entry for a table without rows
         return data
 
     @staticmethod
@@ -314,6 +318,7 @@ class CompileOptions:
             calibration=None if data.get("calibration") is None else Calibration.from_dict(data["calibration"]),
             small_weights=data.get("small_weights", False),
             values=tuple(sorted((name, _value(name, value)) for name, value in data.get("values", {}).items())),
+            state=_state(data.get("state")),
         )
 
 
@@ -329,6 +334,16 @@ _KINDS: dict[str, type] = {
     "values": dict,
 }
 """The JSON type of each option that has only one."""
+
+
+def _state(given: Any) -> tuple[tuple[str, str], ...] | None:
+    """Pairs of an input and an output, from a list of these or a table of outputs by input."""
+    if given is None:
+        return None
+    match list(given.items()) if isinstance(given, dict) else given:
+        case [*pairs] if all(len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in pairs):
+            return tuple(sorted((past, present) for past, present in pairs))
+    raise InvalidOption(f"option state takes outputs by input, got {given!r:.80}", option="state")
 
 
 def _value(name: str, value: Any) -> int:

@@ -8,13 +8,16 @@ from typing import Any
 
 from relaxc.service.errors import InvalidOption, InvalidShape, UnsupportedModel
 
-__all__ = ["MAX_DIM_CHARS", "Condition", "Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
+__all__ = ["MAX_DIM_CHARS", "STATE", "Condition", "Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
 
 Dim = int | str
 """A size, or a symbolic dim: a name (`batch`) or an integer expression over names (`2*seq + 1`)."""
 
 MAX_DIM_CHARS = 500
 """Of a symbolic dim, and of each side of a condition: readers refuse longer ones."""
+
+STATE = "num_state"
+"""The attribute of `main` with the number of its last parameters, before the weights, that are state."""
 
 JsonScalar = str | int | float | bool | None
 
@@ -102,6 +105,9 @@ class Condition:
 class Signature:
     """The names, dtypes and shapes of a model's inputs and outputs, in the model's order.
 
+    `state` is what the program keeps from one call to the next; a caller neither gives nor gets it. It is 0 at first,
+    but for the names in `initial`, whose first values are the last of the artifact's weights, in this order.
+
     `dims` bounds every symbolic name that a shape uses, `conditions` is what must hold of several or of their
     remainders. `constants` are inputs that are not tensors (flags, numbers): the export fixed their values, and a run
     may only repeat them. Nested outputs are flat here, under dotted names (`past_key_values.0.1`).
@@ -112,15 +118,25 @@ class Signature:
     dims: tuple[tuple[str, DimBounds], ...] = ()
     constants: tuple[tuple[str, JsonScalar], ...] = ()
     conditions: tuple[Condition, ...] = ()
+    state: tuple[TensorSpec, ...] = ()
+    initial: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for tensor in (*self.inputs, *self.outputs):
+        for tensor in (*self.inputs, *self.outputs, *self.state):
             if tensor.dtype not in _DTYPES:
                 raise UnsupportedModel(f"tensor {tensor.name!r} has dtype {tensor.dtype}, which only weights may have")
-        for kind, names in (("input", [t.name for t in self.inputs]), ("output", [t.name for t in self.outputs])):
+        for tensor in self.state:
+            if not all(isinstance(dim, int) for dim in tensor.shape):
+                raise UnsupportedModel(f"the state {tensor} has a size that is not known when compiling")
+        named = (("input", self.inputs), ("output", self.outputs), ("state", self.state))
+        for kind, names in ((kind, [tensor.name for tensor in tensors]) for kind, tensors in named):
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
                 raise InvalidOption(f"{kind} names are repeated: {', '.join(repeated)}")
+        if not set(self.initial) <= {tensor.name for tensor in self.state} or len(set(self.initial)) < len(
+            self.initial
+        ):
+            raise InvalidOption("the names of first values are not those of the state")
         # Their order means nothing, and canonical JSON would not keep it.
         object.__setattr__(self, "dims", tuple(sorted(self.dims, key=lambda item: item[0])))
         object.__setattr__(self, "constants", tuple(sorted(self.constants, key=lambda item: item[0])))
@@ -135,10 +151,15 @@ class Signature:
         conditions = [
             [each.text, each.why, *([list(each.when)] if each.when is not None else [])] for each in self.conditions
         ]
+
+        def rows(tensors: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+            return [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in tensors]
+
         return {
             **({"conditions": conditions} if conditions else {}),
-            "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.inputs],
-            "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.outputs],
+            **({"state": rows(self.state), "initial": list(self.initial)} if self.state else {}),
+            "inputs": rows(self.inputs),
+            "outputs": rows(self.outputs),
             "dims": {name: [b.minimum, b.maximum] for name, b in self.dims},
             "constants": dict(self.constants),
         }
@@ -158,4 +179,6 @@ class Signature:
             tuple(
                 Condition(text, why, *(tuple(when) for when in more)) for text, why, *more in data.get("conditions", ())
             ),
+            tensors(data.get("state", [])),
+            tuple(data.get("initial", ())),
         )

@@ -46,6 +46,7 @@ def test_the_public_surface() -> None:
         "compile",
         "errors",
         "load",
+        "torch_backend",
         "tune",
     ]
 

@@ -25,7 +25,15 @@ def test_defaults_are_left_out() -> None:
 
 def test_everything_else_is_said_and_quoted() -> None:
     shapes = (("x", (1, "seq", 4)),)
-    options = CompileOptions(Precision.FP16, 3, shapes, plugins=("my pass.py",), verify=False, small_weights=True)
+    options = CompileOptions(
+        Precision.FP16,
+        3,
+        shapes,
+        plugins=("my pass.py",),
+        verify=False,
+        small_weights=True,
+        state=(("h", "hn"),),
+    )
     words = shlex.split(repro_command(request(options), "a model's.onnx"))
     assert words[2] == "a model's.onnx"
     assert words[7:] == [
@@ -36,6 +44,8 @@ def test_everything_else_is_said_and_quoted() -> None:
             "fp16",
             "--shape",
             "x=1,seq,4",
+            "--state",
+            "h=hn",
             "--plugin",
             "my pass.py",
             "--small-weights",

@@ -22,7 +22,7 @@ _MODEL = {
 _COMPILE = {
     "options": {
         "type": "string",
-        "description": "JSON with any of precision, calibration, weights, small_weights, opt_level, shapes,"
+        "description": "JSON with any of precision, calibration, weights, small_weights, opt_level, shapes, state,"
         " verify, seed.",
         "example": _OPTIONS_EXAMPLE,
     },

@@ -132,7 +132,8 @@ class JobSubmission(BaseModel):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Any of precision, calibration, weights, small_weights, opt_level, shapes, values, verify, seed.",
+        description="Any of precision, calibration, weights, small_weights, opt_level, shapes, values, state, verify, "
+        "seed.",
         examples=[{"opt_level": 2}],
     )
     priority: int = Field(0, ge=-100, le=100, description="Higher goes first among the key's own jobs.")

@@ -92,10 +92,13 @@ def tensor(value: Any, where: str) -> TensorSpec:
 def signature(value: Any) -> Signature:
     """Return the Signature that its `to_dict` described."""
     fields = Fields(value, "signature")
-    inputs, outputs = (
+    inputs, outputs, state = (
         tuple(tensor(row, f"signature.{name}[{i}]") for i, row in enumerate(fields.take(name, list)))
-        for name in ("inputs", "outputs")
+        if name in fields or name != "state"
+        else ()
+        for name in ("inputs", "outputs", "state")
     )
+    initial = fields.strings("initial") if "initial" in fields else ()
     dims = tuple((name, _bounds(name, row)) for name, row in fields.take("dims", dict).items())
     constants = fields.take("constants", dict)
     if not all(isinstance(value, str | int | float | bool | None) for value in constants.values()):
@@ -103,7 +106,8 @@ def signature(value: Any) -> Signature:
     rows = fields.take("conditions", list) if "conditions" in fields else []
     fields.done()
     conditions = tuple(map(_condition, rows))
-    return _checked("signature", lambda: Signature(inputs, outputs, dims, tuple(constants.items()), conditions))
+    items = tuple(constants.items())
+    return _checked("signature", lambda: Signature(inputs, outputs, dims, items, conditions, state, initial))
 
 
 def _condition(value: Any) -> Condition:

@@ -25,6 +25,7 @@ from relaxc.service.cli.options import (
     Seed,
     Shapes,
     SmallWeights,
+    States,
     Target,
     Values,
     Verbose,
@@ -54,6 +55,7 @@ def compile(
     target: Target = "auto",
     shape: Shapes = None,
     value: Values = None,
+    state: States = None,
     precision: PrecisionName = None,
     weights: Weights = None,
     calibration: Samples = None,
@@ -94,7 +96,7 @@ def compile(
     options = options_for(
         shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights,
         calibration_for(calibration, calibrate, max_error, keep), small_weights,
-        value,
+        value, state,
     )  # fmt: skip
     remote: Remote = context.obj
     if remote.url is None:
@@ -158,6 +160,7 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("stages", ", ".join(f"{name} {seconds(took)}" for name, took in stages.items())),
             ("target", manifest.target_names),
             ("fused", report.fused(manifest)),
+            *(("state", line) for line in report.state(manifest)),
             ("tuned", report.tuned(manifest)),
             *(("templates", line) for line in report.untemplated(manifest)),
             *(("rounded", line) for line in report.rounded(manifest)),

@@ -110,6 +110,7 @@ def _artifact(path: Path, as_json: bool) -> None:
             ("runs here", f"no, it needs {', '.join(missing)}" if missing else runs),
             ("weights", f"{len(weights.tensors)} tensors, {size(weights.size_bytes)} in {weights.file or 'this file'}"),
             ("fused", report.fused(manifest)),
+            *(("state", line) for line in report.state(manifest)),
             ("tuned", report.tuned(manifest)),
             *(("rounded", line) for line in report.rounded(manifest)),
             *(("int8", line) for line in report.calibrated(manifest)),

@@ -31,6 +31,7 @@ __all__ = [
     "Samples",
     "Seed",
     "Shapes",
+    "States",
     "Target",
     "Threads",
     "Values",
@@ -39,6 +40,7 @@ __all__ = [
     "calibration_for",
     "options_for",
     "parse_shapes",
+    "parse_state",
     "parse_values",
 ]
 
@@ -80,6 +82,15 @@ Values = Annotated[
         "--value",
         metavar="NAME=NUMBER",
         help="Value of an input of one integer, `sr=16000`: branches that others take are left out. Repeatable.",
+    ),
+]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="INPUT=OUTPUT",
+        help="Keep as state what the next call has as an input, `h=hn`; `none` keeps nothing. By default past and "
+        "present of one shape, by their names. Repeatable.",
     ),
 ]
 PrecisionName = Annotated[
@@ -197,6 +208,7 @@ def options_for(
     calibration: dict[str, Any] | None = None,
     small_weights: bool = False,
     values: list[str] | None = None,
+    state: list[str] | None = None,
 ) -> CompileOptions:
     """Return what these options mean, the same that the API and the library take. Raise InvalidOption, InvalidShape."""
     from relaxc.service.request import CompileOptions
@@ -216,6 +228,7 @@ def options_for(
             "calibration": calibration,
             "small_weights": small_weights,
             "values": parse_values(values or []),
+            "state": parse_state(state) if state else None,
         }
     )
 
@@ -246,6 +259,19 @@ def parse_shapes(given: list[str]) -> dict[str, list[int | str]]:
             raise InvalidShape(f"--shape names {name!r} twice", name=name)
         shapes[name] = [_dim(name, dim.strip()) for dim in dims.split(",")] if dims.strip() else []
     return shapes
+
+
+def parse_state(given: list[str]) -> dict[str, str]:
+    """Return `["h=hn"]` as outputs by input, `["none"]` as none. Raise InvalidOption for others, or a name twice."""
+    if given == ["none"]:
+        return {}
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, output = text.partition("=")
+        if not equals or not name or not output or name in pairs:
+            raise InvalidOption(f"--state takes INPUT=OUTPUT, each input once, or none, got {text!r}", option="state")
+        pairs[name] = output
+    return pairs
 
 
 def parse_values(given: list[str]) -> dict[str, int]:

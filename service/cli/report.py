@@ -23,6 +23,7 @@ __all__ = [
     "prim_funcs",
     "rounded",
     "signature",
+    "state",
     "timings",
     "tuned",
     "untemplated",
@@ -34,10 +35,10 @@ _MUCH = 0.2
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
-    """Print inputs and outputs of `Signature.to_dict()`, what symbolic dims must satisfy, and the fixed inputs."""
+    """Print inputs, outputs and state of `Signature.to_dict()`, what sizes must satisfy, and the fixed inputs."""
     shown = table(title, "", "name", "dtype", "shape")
-    for kind in ("inputs", "outputs"):
-        for tensor in described[kind]:
+    for kind in ("inputs", "outputs", "state"):
+        for tensor in described.get(kind, ()):
             dims = ", ".join(map(str, tensor["shape"]))
             shown.add_row(kind.removesuffix("s"), tensor["name"], tensor["dtype"], f"[{dims}]")
     for name, (low, high) in described["dims"].items():
@@ -108,6 +109,12 @@ def fused(manifest: Manifest) -> str:
     )
     more = f", and {sum(number for number, _ in rows[4:])} of other kinds" if len(rows) > 4 else ""
     return ", ".join(f"{number} {name}" for number, name in rows[:4]) + more or "none"
+
+
+def state(manifest: Manifest) -> list[str]:
+    """Return what happens to the state of a program in a call: `2 of 3: in place`."""
+    told = list(manifest.passes.get("state", {}).values())
+    return [f"{told.count(each)} of {len(told)}: {each}" for each in sorted(set(told))]
 
 
 def tuned(manifest: Manifest) -> str:

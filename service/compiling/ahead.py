@@ -39,7 +39,7 @@ class Ahead:
 
     def begin(self, signature: Signature) -> None:
         """Start once the signature is known, the first time; not where the artifact cannot run here."""
-        if self._found is not None or self._request.model.format is not ModelFormat.ONNX:
+        if self._found is not None or self._request.model.format is not ModelFormat.ONNX or signature.state:
             return
         if not any(missing_features(target) for target in self._request.target.each):
             thread = ThreadPoolExecutor(max_workers=1)

@@ -30,6 +30,8 @@ class ImportedModel:
     module: Any
     signature: Signature
     op_counts: dict[str, int]
+    initial: dict[str, Any] = field(default_factory=dict)
+    """The arrays that the signature's state begins with, where it is not 0."""
 
 
 @dataclass(frozen=True, slots=True)

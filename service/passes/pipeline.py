@@ -78,6 +78,7 @@ from relaxc.service.passes.vm.lift_weights import LiftWeights
 from relaxc.service.passes.vm.lift_workspaces import LiftWorkspaces
 from relaxc.service.passes.vm.order_shape_stores import OrderShapeStores
 from relaxc.service.passes.vm.share_storage import ShareStorage, ZeroOffsets
+from relaxc.service.passes.vm.update_in_place import UpdateInPlace
 from relaxc.service.request import Precision
 from relaxc.service.rounding import BITS
 
@@ -106,6 +107,8 @@ class Job:
     """Whom the layout passes ask how to compute the heavy operators; None for the defaults of the hardware row."""
     unfused: list[Any] = field(default_factory=list)
     """The module before its groups become kernels, for who emits one of them anew."""
+    states: int = 0
+    """How many of the last parameters of `main` are state."""
     raised: list[RelaxcError] = field(default_factory=list)
     """What a pass raised: tvm makes a RuntimeError of an exception that goes through it."""
 
@@ -362,6 +365,7 @@ def _weights(job: Job) -> list[Any]:
         relax.transform.RewriteDataflowReshape(),
         relax.transform.DeadCodeElimination(),
         LiftWeights(job.weights),
+        UpdateInPlace(job.states, job.report),
     ]
 
 

@@ -60,6 +60,8 @@ class OptimizeReport:
     layout: LayoutDecision = field(default_factory=lambda: LayoutDecision("NCHW", "not tried at this -O"))
     rounding: Rounding | None = None
     """What `--weights` rounded; None without it."""
+    state: dict[str, str] = field(default_factory=dict)
+    """What happens to each state in a call: it is written `in place`, or gets a buffer, and why."""
     plugins: tuple[str, ...] = ()
     triton_declined: dict[str, str] = field(default_factory=dict)
     """Why a Triton kernel of a plugin is not what computes some match on a CUDA device, by its name."""
@@ -70,8 +72,9 @@ class OptimizeReport:
         del data["rounding"]
         if self.rounding is not None:
             data["rounding"] = self.rounding.to_dict()
-        if not self.triton_declined:
-            del data["triton_declined"]
+        for name in ("triton_declined", "state"):
+            if not data[name]:
+                del data[name]
         return data
 
     @property

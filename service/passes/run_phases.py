@@ -27,6 +27,7 @@ from relaxc.service.passes.precision.dtypes import has_low_arithmetic
 from relaxc.service.passes.report import OptimizeReport
 from relaxc.service.process.timings import Timings
 from relaxc.service.request import CompileOptions
+from relaxc.service.signature import STATE
 
 __all__ = ["Optimized", "optimize"]
 
@@ -77,6 +78,7 @@ def optimize(
         tuple(plugins),
         report,
         planner=planner,
+        states=int((module["main"].attrs or {}).get(STATE, 0)),
     )
     report.precision = _describe(options, low)
     timings = timings or Timings()
@@ -148,7 +150,8 @@ def _first_line(error: Exception) -> str:
 
 def _summarize(module: IRModule, job: Job) -> None:
     report = job.report
-    report.kernel_calls = sum(op_name(call) == "relax.call_tir" for call in collect(module["main"], relax.Call))
+    calls = [op_name(call) for call in collect(module["main"], relax.Call)]
+    report.kernel_calls = sum(calls.count(name) for name in ("relax.call_tir", "relax.call_tir_inplace"))
     report.graph = kernel_graph(module)
     report.prim_funcs = sum(isinstance(function, tirx.PrimFunc) for function in module.functions.values())
     report.weights = len(job.weights)

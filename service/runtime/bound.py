@@ -51,7 +51,11 @@ def bound(session: Session, program: Program, inputs: Mapping[str, Any], given: 
     """See `Session.bind`, which has taken the program."""
     copies: Copies = {}
     tensors = session._tensors((), inputs, copies)
-    results = program.results(session._placed(tensors), None)
+    placed = session._placed(tensors)
+    if session.state is None:
+        results = program.results(placed, None)
+    else:  # to learn the shapes is no step
+        results = program.stepped(placed, None, session.state.copy())
     outputs, arrays = _outputs(session.signature.outputs, [tuple(result.shape) for result in results], given)
     values = by_name(session.signature, (), inputs)
     sources = [values[spec.name] for spec in session.signature.inputs]
@@ -76,8 +80,16 @@ def bound(session: Session, program: Program, inputs: Mapping[str, Any], given: 
 def _called(
     session: Session, program: Program, tensors: list[tvm_ffi.Tensor], arrays: list[Array]
 ) -> Callable[[], None]:
+    state = session.state
+
     def run() -> None:
-        results = program.results(session._placed(tensors), None)
+        if state is None:
+            write(program.results(session._placed(tensors), None))
+            return
+        with state.lock:
+            write(program.stepped(session._placed(tensors), None, state))
+
+    def write(results: list[tvm_ffi.Tensor]) -> None:
         for spec, array, result in zip(session.signature.outputs, arrays, results, strict=True):
             if array.shape != tuple(result.shape):  # numpy would repeat a smaller one over the array
                 found, bound = list(result.shape), list(array.shape)

@@ -57,10 +57,10 @@ def judging_dtypes(
 ) -> dict[str, str]:
     """Return output name → the dtype whose tolerance judges it: the coarsest float on the way to it.
 
-    That is the coarsest of its own, the floating inputs', the weights' and `precision`; integers keep their own. One
-    that has no elements in any call is judged by none, EMPTY.
+    That is the coarsest of its own, the inputs', the state's, the weights' and `precision`; integers keep their own.
+    One that has no elements in any call is judged by none, EMPTY.
     """
-    used = {spec.dtype for spec in (*signature.inputs, *weights)}
+    used = {spec.dtype for spec in (*signature.inputs, *signature.state, *weights)}
     used |= {precision.judged} if precision else set()
 
     def judging(spec: TensorSpec) -> str:

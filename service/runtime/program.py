@@ -15,6 +15,7 @@ from relaxc.service.runtime.dims import bind, valued
 from relaxc.service.runtime.library import first_line
 from relaxc.service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
 from relaxc.service.runtime.replays import Replays
+from relaxc.service.runtime.state import State
 from relaxc.service.runtime.tensors import Array, Copies, Extent, extent, numpy_view, owned_arrays
 from relaxc.service.runtime.threads import call
 from relaxc.service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
@@ -53,24 +54,43 @@ class Program:
         self._work = Work(manifest.schedule, code.threads)
         # A replay asks for nothing but shapes.
         asks_values = bool(valued(manifest.signature))
-        self._is_small = not asks_values and fits(manifest.target, manifest.schedule, code.weight_extents)
+        self._states = len(manifest.signature.state)
+        self._is_small = (
+            not asks_values and not self._states and fits(manifest.target, manifest.schedule, code.weight_extents)
+        )
         self.replays = Replays(manifest.signature, any_fits=self._is_small)
         self._vm, self._main, arity = _machine(code.library, code.device)
-        inputs = len(manifest.signature.inputs)
+        inputs = len(manifest.signature.inputs) + self._states
         if arity not in (inputs, inputs + 1) or (code.weights and arity == inputs):
             raise ArtifactCorrupt(f"its main takes {arity} arguments; the manifest names {inputs} inputs and weights")
         self._tail = [tvm_ffi.convert(code.weights)] if arity > inputs else []
 
-    def called(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> dict[str, Array]:
+    def called(
+        self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None, state: State | None = None
+    ) -> dict[str, Array]:
         """Return the outputs for inputs that were checked, by a replay where there is one for their shapes."""
+        if state is not None:
+            with state.lock:
+                results = self.stepped(tensors, instrument, state)
+                arrays = owned_arrays(results, [*self._shared(tensors), *state.extents])
+            return dict(zip(self._outputs, arrays, strict=True))
         if (replay := self.replays.of(tensors)) is not None:
             arrays = replay([numpy_view(tensor) for tensor in tensors], instrument)
             return dict(zip(self._outputs, arrays, strict=True))
         results = self.results(tensors, instrument)
-        shared = [*self._code.weight_extents, *(extent(tensor) for tensor in tensors)]
-        outputs = dict(zip(self._outputs, owned_arrays(results, shared), strict=True))
+        outputs = dict(zip(self._outputs, owned_arrays(results, self._shared(tensors)), strict=True))
         self.replays.note(tensors, self._record)
         return outputs
+
+    def _shared(self, tensors: list[tvm_ffi.Tensor]) -> list[Extent]:
+        return [*self._code.weight_extents, *(extent(tensor) for tensor in tensors)]
+
+    def stepped(
+        self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None, state: State
+    ) -> list[tvm_ffi.Tensor]:
+        """Return the outputs, which may lie in the state, of a call that changes it; who calls holds its lock."""
+        results = self.results([*tensors, *state.tensors], instrument)
+        return state.adopt(results, self._shared(tensors))
 
     def _record(self, tensors: list[tvm_ffi.Tensor]) -> Replay | None:
         """A replay of a run on tensors of these values, None where there is none."""
@@ -101,8 +121,9 @@ class Program:
         finally:
             if instrument is not None:
                 self._vm.set_instrument(None)
-        if len(results) != len(self._outputs):
-            raise ArtifactCorrupt(f"it gave {len(results)} outputs; its manifest has {len(self._outputs)}")
+        wanted = len(self._outputs) + self._states
+        if len(results) not in (wanted, wanted + bool(self._states)):
+            raise ArtifactCorrupt(f"it gave {len(results)} results; its manifest has {wanted}")
         return list(results)
 
 

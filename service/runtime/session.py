@@ -21,6 +21,7 @@ from relaxc.service.runtime.program import Code
 from relaxc.service.runtime.programs import Programs
 from relaxc.service.runtime.replay import Instrument
 from relaxc.service.runtime.replays import Shapes
+from relaxc.service.runtime.state import State
 from relaxc.service.runtime.tensors import (
     ALIGN,
     Array,
@@ -63,10 +64,15 @@ class Session:
         self.device = device
         self.threads = default_threads() if threads is None else checked_threads(threads)
         self._on_host = manifest.target.kind != "cuda"
-        self._code = Code(library, weights, [extent(each) for each in weights], manifest, device, self.threads)
+        initial = len(weights) - len(manifest.signature.initial)
+        self._initial, held = weights[initial:], weights[:initial]
+        self._whole = weights
+        self.state = State(manifest.signature, self._initial, device) if manifest.signature.state else None
+        self._code = Code(library, held, [extent(each) for each in weights], manifest, device, self.threads)
         self._fitting: set[Shapes] = set()
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
-        self._programs = Programs(self._code, machine.cpu().cores if self._on_host else 1)
+        at_once = self._on_host and self.state is None
+        self._programs = Programs(self._code, machine.cpu().cores if at_once else 1)
         self._first, self._waiting = self._programs.first, self._programs.waiting
         self._valued = valued(manifest.signature)
         for spec in (*self.signature.inputs, *self.signature.outputs):
@@ -112,7 +118,7 @@ class Session:
         try:
             if (found := program.replays.find(args, named)) is not None:
                 return dict(zip(self._outputs, found[0](found[1])))  # noqa: B905  # both are as the signature has them
-            return program.called(self._arguments(args, named, program.copies), None)
+            return program.called(self._arguments(args, named, program.copies), None, self.state)
         finally:
             program.lock.release()
             if waiting:
@@ -142,7 +148,13 @@ class Session:
 
         Calls of the two may run at the same time, and what one has captured for a GPU the other has not.
         """
-        return Session(self._code.library, self._code.weights, self.manifest, self.device, self.threads)
+        return Session(self._code.library, self._whole, self.manifest, self.device, self.threads)
+
+    def clone(self) -> Session:
+        """Return a session over the same weights with a copy of this one's state, which goes its own way from here."""
+        made = self.twin()
+        made.state = None if self.state is None else self.state.copy()
+        return made
 
     def on_device(self, inputs: Mapping[str, Any], *, stream: int = 0) -> dict[str, tvm_ffi.Tensor]:
         """Return the outputs by name where they are computed, with no copy and no wait: for artifacts for a GPU.
@@ -161,9 +173,13 @@ class Session:
                 for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
                     if tensor.device != self.device:
                         raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on {self.device}")
-                results = program.results(tensors, None)
                 shared = [*self._code.weight_extents, *(extent(tensor) for tensor in tensors)]
-                owned = owned_tensors(results, shared, self.device)
+                if self.state is None:
+                    owned = owned_tensors(program.results(tensors, None), shared, self.device)
+                else:
+                    with self.state.lock:
+                        results = program.stepped(tensors, None, self.state)
+                        owned = owned_tensors(results, [*shared, *self.state.extents], self.device)
         finally:
             self._programs.give(program)
         return {spec.name: tensor for spec, tensor in zip(self.signature.outputs, owned, strict=True)}
@@ -177,7 +193,7 @@ class Session:
         try:
             if (found := program.replays.find((), inputs)) is not None:
                 return dict(zip(self._outputs, found[0](found[1], instrument), strict=True))
-            return program.called(self._arguments((), inputs, program.copies), instrument)
+            return program.called(self._arguments((), inputs, program.copies), instrument, self.state)
         finally:
             self._programs.give(program)
 
@@ -224,6 +240,6 @@ class Session:
 
 
 def _adopt(weight: Any) -> tvm_ffi.Tensor:
-    array = np.ascontiguousarray(weight)
+    array = np.asarray(weight, order="C")  # ascontiguousarray would add a dim to a scalar
     aligned = array.__array_interface__["data"][0] % ALIGN == 0 and array.size
     return wrap_numpy(array) if aligned else aligned_copy(array, array.dtype.name, array.shape)

@@ -20,6 +20,7 @@ from relaxc.service.runtime.moved import MORE, RUNS, Run, moved_outputs, scatter
 from relaxc.service.runtime.session import Session
 from relaxc.service.runtime.slices import Slices
 from relaxc.service.runtime.small_slices import SHARE, SmallSlices
+from relaxc.service.runtime.steps import SteppedSession, in_steps, references_in_steps
 from relaxc.service.runtime.ties import ties_of
 from relaxc.service.runtime.tolerances import LEAST_COSINE, LOW, TOLERANCES, Moved
 from relaxc.service.runtime.verification import Verification
@@ -64,14 +65,19 @@ def verify(
     options: CompileOptions,
     progress: Callable[[int, int], None],
 ) -> Verification | str:
-    """Compare on the inputs that are drawn for the signature; return the result, or why there is none.
+    """Compare on the inputs that are drawn for the signature; return the result, or why there is none. What keeps state
+    is compared over several steps.
 
     Rounded weights are the reference's too, and how far the outputs are from those of the model's own is reported.
     Raise VerificationFailed unless the options say that it is not to be verified: then the failure is only recorded,
     and so is a reference that does not run, which is a ModelError otherwise.
     """
+    held: Session | SteppedSession = session
+    if signature.state:
+        held, references = SteppedSession(session), references_in_steps(references, signature)
+        signature = in_steps(signature)
     try:
-        found = _compared(session, signature, references, options, progress)
+        found = _compared(held, signature, references, options, progress)
     except ModelError as error:
         if options.verify:
             raise
@@ -82,7 +88,7 @@ def verify(
 
 
 def _compared(
-    session: Session,
+    session: Session | SteppedSession,
     signature: Signature,
     references: References,
     options: CompileOptions,

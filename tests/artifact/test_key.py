@@ -58,6 +58,7 @@ REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
     ({"options": CompileOptions(seed=1)}, {"option.seed"}),
     ({"options": CompileOptions(require_tuned="hot")}, {"option.require_tuned"}),
     ({"options": CompileOptions(small_weights=True)}, {"option.small_weights"}),
+    ({"options": CompileOptions(state=())}, {"option.state"}),
     ({"options": CompileOptions(shapes=(("x", (1, 3)),))}, {"option.shapes.x"}),
     ({"target": replace(REQUEST.target, cores=2)}, {"target.cores"}),
     ({"target": replace(REQUEST.target, features=("avx2", "fma"))}, {"target.features"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -171,6 +172,7 @@ def test_the_judging_dtype_is_the_coarsest_on_the_way() -> None:
     assert judging_dtypes(signature, precision=Precision.BF16) == {"y": "bfloat16", "z": "int64", "h": "bfloat16"}
     weights = [TensorSpec("w", "float16", (1,)), TensorSpec("i", "int8", (1,))]
     assert judging_dtypes(signature, weights=weights)["y"] == "float16"
+    assert judging_dtypes(replace(signature, state=(TensorSpec("s", "bfloat16", (1,)),)))["y"] == "bfloat16"
     want = normal(1000)
     got = want + 0.01 * normal(1000, seed=1)
     assert not check(got, want).passed

@@ -13,6 +13,7 @@ from tvm.tirx import IntImm
 from relaxc.service.errors import UnsupportedModel
 from relaxc.service.frontend.pt2.symbols import Symbols
 from relaxc.service.frontend.reach import reach
+from relaxc.service.frontend.write_guard import WriteGuard
 
 __all__ = ["FLOAT8", "HALF", "Emitter", "is_prim"]
 
@@ -33,6 +34,8 @@ class Emitter:
         self.bb = bb
         self.symbols = symbols
         self.node: Any = None
+        self.guard: WriteGuard | None = None
+        """What holds writes inside, in a program that keeps state."""
         self.matched: dict[Any, Any] = {}
         """Variables that are others with their sizes written otherwise."""
 
@@ -170,6 +173,16 @@ class Emitter:
             indices = self(relax.op.where(below, self(relax.op.add(indices, bound)), indices))
         last = self(relax.op.subtract(bound, self.const(1, dtype)))
         return self(relax.op.maximum(self(relax.op.minimum(indices, last)), self.const(0, dtype)))
+
+    def unharmed(self, values: Any, before: Any) -> Any:
+        """Return what is to be written: in a program that keeps state `before`, where a call writes outside."""
+        return values if self.guard is None else self.guard.unharmed(values, before())
+
+    def guarded(self, indices: Any, size: Any, *, wrap: bool) -> None:
+        """Hold calls of a program that keeps state to indices of a write that are inside, where data decides them."""
+        if self.guard is not None and reach(indices, self._bound, {}) is None:
+            indices = self.cast(indices, "int64")
+            self.guard.check(indices, self.tensor(size, "int64"), wrap=wrap)
 
     def require_inside(self, indices: Any, size: Any, *, wrap: bool) -> None:
         """Hold calls to sizes that indices are inside of which are constants or a range. `wrap`: -1 is the last one.

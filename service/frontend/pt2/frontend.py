@@ -26,8 +26,10 @@ from relaxc.service.frontend.pt2.quantizations import (
 )
 from relaxc.service.frontend.pt2.reference import TorchReference, to_numpy
 from relaxc.service.frontend.pt2.signature import signature
+from relaxc.service.frontend.pt2.state import state_of
 from relaxc.service.request import ModelFormat
 from relaxc.service.rounding import Rounding
+from relaxc.service.signature import TensorSpec
 
 __all__ = [
     "double_reference",
@@ -56,15 +58,36 @@ def load(path: Path, *, shapes: Shapes, values: Mapping[str, int] | None = None)
     from relaxc.service.frontend.pt2.importer import to_relax
 
     module = to_relax(program, document.interface, symbols)
-    held = replace(found, conditions=(*found.conditions, *symbols.conditions.values()))
-    return ImportedModel(module, held, document.op_counts)
+    state, initial = _state(program)
+    held = replace(
+        found,
+        conditions=(*found.conditions, *symbols.conditions.values()),
+        state=state,
+        initial=tuple(initial),
+    )
+    return ImportedModel(module, held, document.op_counts, initial)
+
+
+def _state(program: Any) -> tuple[tuple[TensorSpec, ...], dict[str, Any]]:
+    """Return the buffers that the program changes, and the first values of those that do not begin with 0."""
+    stored = {**program.state_dict, **program.constants}
+    specs, initial = [], {}
+    for name in state_of(program):
+        array = to_numpy(stored[name], None)
+        specs.append(TensorSpec(name, str(array.dtype), array.shape))
+        if array.reshape(-1).view("uint8").any():  # -0.0 is no 0
+            initial[name] = array
+    return tuple(specs), initial
 
 
 def inspect(path: Path) -> ModelInfo:
     """Return the signature, the operators and which of them are not supported. Raise a ModelError."""
     document = parse(path)
     found, _ = signature(document.interface, {})
-    _, unsupported = _decomposed(document)
+    program, unsupported = _decomposed(document)
+    if program is not None:
+        state, initial = _state(program)
+        found = replace(found, state=state, initial=tuple(initial))
     return ModelInfo(ModelFormat.PT2, found, document.op_counts, unsupported, document.details)
 
 

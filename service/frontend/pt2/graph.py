@@ -8,6 +8,7 @@ from typing import Any
 
 from relaxc.service.errors import ModelMalformed, UnsupportedModel
 from relaxc.service.frontend.model import NODES_NAMED, Unsupported
+from relaxc.service.frontend.pt2.state import check_mutations
 from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
 
 __all__ = ["QUANTIZED", "SKIPPED", "decompose", "op_name", "refuse", "unknown_targets", "unsupported_nodes"]
@@ -157,7 +158,7 @@ def _decompositions() -> Any:
 def decompose(exported: Any) -> Any:
     """Return the program in functional operators that converters take.
 
-    Raise UnsupportedModel for a program that changes its weights or inputs when it runs, and ModelMalformed where
+    Raise UnsupportedModel for a program that changes more than buffers when it runs, and ModelMalformed where
     torch cannot trace it: its operators do not fit together.
     """
     try:
@@ -166,15 +167,7 @@ def decompose(exported: Any) -> Any:
     except TORCH_ERRORS as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise ModelMalformed(f"torch cannot trace the program: {reason}") from error
-    changed = [spec for spec in program.graph_signature.output_specs if "MUTATION" in spec.kind.name]
-    if changed:
-        names = sorted({str(spec.target) for spec in changed})
-        raise UnsupportedModel(
-            f"the program changes {len(names)} of its buffers or inputs when it runs, {names[0]} among them; "
-            "an artifact keeps no state",
-            remedy="Call model.eval() before the export, and return what should be kept.",
-            names=names[:NODES_NAMED],
-        )
+    check_mutations(program)
     return program
 
 

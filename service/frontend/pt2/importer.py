@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tvm import relax, runtime, tirx
+from tvm import IRModule, relax, runtime, tirx
 
 from relaxc.service.errors import CompileFailed, ModelMalformed, UnsupportedModel
 from relaxc.service.frontend.pt2.emit import Emitter, is_prim, torch_dtype
 from relaxc.service.frontend.pt2.graph import SKIPPED, is_size, op_name
 from relaxc.service.frontend.pt2.ops import CONVERTERS
 from relaxc.service.frontend.pt2.signature import Interface, Leaf
+from relaxc.service.frontend.pt2.state import state_of
 from relaxc.service.frontend.pt2.symbols import Symbols
 from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS
+from relaxc.service.frontend.write_guard import WriteGuard
+from relaxc.service.signature import STATE
 
 __all__ = ["to_relax"]
 
@@ -42,9 +45,13 @@ class _Importer:
         self.bb = relax.BlockBuilder()
         self.em = Emitter(self.bb, symbols)
         self.values: dict[Any, Any] = {}
+        self.state = state_of(program)
 
     def run(self) -> Any:
-        params = self._parameters()
+        params = [*self._parameters(), *self._state()]
+        if self.state:
+            self.em.guard = WriteGuard(self.bb)
+        excess = None
         with self.bb.function("main", params=params):
             with self.bb.dataflow():
                 self._constants()
@@ -53,9 +60,22 @@ class _Importer:
                         self.values[node] = self._convert(node)
                     elif node.op in ("get_attr", "call_module", "call_method"):
                         raise UnsupportedModel(f"the program calls a nested graph at {node}", node=str(node))
-                result = self.bb.emit_output(relax.Tuple(self._results()))
+                results = self._results()
+                if self.em.guard is not None and (excess := self.em.guard.excess()) is not None:
+                    results.append(excess)
+                result = self.bb.emit_output(relax.Tuple([*results, *self._next_state()]))
             self.bb.emit_func_output(result)
-        return self.bb.get()
+        return self._finished(self.bb.get(), excess)
+
+    def _finished(self, module: Any, excess: Any) -> Any:
+        if not self.state:
+            return module
+        main = module["main"]
+        if excess is not None:
+            assert self.em.guard is not None
+            main = self.em.guard.finish(main, excess)
+        module = IRModule({module.get_global_var("main"): main.with_attr(STATE, len(self.state))})
+        return relax.transform.Normalize()(module)
 
     # Inputs and weights
 
@@ -78,13 +98,35 @@ class _Importer:
                 self.values[node] = var
         return params
 
+    def _state(self) -> list[Any]:
+        """A variable for each buffer that the program changes, behind the inputs."""
+        nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        specs = {spec.target: spec for spec in self.program.graph_signature.input_specs}
+        params, taken = [], set[str]()
+        for name in self.state:
+            node = nodes[specs[name].arg.name]
+            tensor = node.meta["val"]
+            var = relax.Var(
+                _variable_name(f"state_{name}", taken),
+                relax.TensorType(self.em.sizes(tensor.shape), torch_dtype(tensor.dtype)),
+            )
+            self.values[node] = var
+            params.append(var)
+        return params
+
+    def _next_state(self) -> list[Any]:
+        return [self._emitted(self.values[node]) for node in self.state.values()]
+
+    def _emitted(self, value: Any) -> Any:
+        return value if isinstance(value, relax.Var) else self.bb.emit(value)
+
     def _constants(self) -> None:
         """Weights, buffers and lifted tensors as constants that share torch's memory."""
         stored = {**self.program.constants, **self.program.state_dict}
         made: dict[tuple[Any, ...], Any] = {}
         nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         for spec in self.program.graph_signature.input_specs:
-            if spec.kind.name == "USER_INPUT":
+            if spec.kind.name == "USER_INPUT" or spec.target in self.state:
                 continue
             if spec.kind.name not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR") or spec.target not in stored:
                 raise UnsupportedModel(f"the program takes {spec.arg.name} as {spec.kind.name.lower()}")
@@ -223,7 +265,7 @@ class _Importer:
                 f"the program says that {leaf.name} is {leaf.dtype}{wanted}; it computes {self.em.dtype(value)}{found}",
                 name=leaf.name,
             )
-        return value if isinstance(value, relax.Var) else self.bb.emit(value)
+        return self._emitted(value)
 
 
 def _bound(node: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from relaxc.service.frontend.pt2.archive import Archive
 from relaxc.service.frontend.pt2.check import check_program
 from relaxc.service.frontend.pt2.graph import QUANTIZED, unknown_targets
 from relaxc.service.frontend.pt2.signature import Interface, interface
+from relaxc.service.frontend.pt2.state import buffers_for_constants
 from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
 from relaxc.service.frontend.pt2.tree import input_names, output_names
 from relaxc.service.frontend.pt2.weights import load_constants, load_weights
@@ -102,7 +103,8 @@ def deserialize(document: Document) -> Program:
     _check_weights(document.schema.graph_module, {**constants, **state})
     try:
         with quiet():
-            return Program(ExportedProgramDeserializer().deserialize(document.schema, state, constants))
+            exported = ExportedProgramDeserializer().deserialize(document.schema, state, constants)
+            return Program(buffers_for_constants(exported))
     except TORCH_ERRORS as error:
         raise ModelMalformed(f"{archive.path.name} contradicts itself: {_reason(error)}") from error
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 from relaxc.service.errors import InputName, ModelMalformed, UnsupportedModel
 from relaxc.service.frontend.pt2.program import Document, Program
 from relaxc.service.frontend.pt2.quantizations import Quantizations, concerns
+from relaxc.service.frontend.pt2.state import mutable_buffers
 from relaxc.service.frontend.pt2.torch_calls import quiet
 from relaxc.service.rounding import Rounding
 
@@ -36,6 +37,7 @@ class Values(Protocol):
 class TorchReference:
     """Interprets the exported graph; torch's generated code for the module is not used.
 
+    A program's state goes from run to run.
     `quantizations` gives what is done instead of them in a run; `rounding` is what was done to weights; `values`
     changes what a run computes.
     """
@@ -55,6 +57,14 @@ class TorchReference:
         self.interface = document.interface
         self.program = program
         self.threads = threads
+        self.first = {name: self.stored[name] for name in mutable_buffers(program.exported)}
+        self.reset()
+
+    def reset(self) -> None:
+        """Have the program's state as it was exported; each run goes on from what the last has left."""
+        for name, value in self.first.items():
+            value = value.detach().clone()
+            self.stored[name] = self.values.given(value) if self.values is not None else value
 
     def __call__(self, inputs: Mapping[str, Any], /) -> dict[str, Any]:
         """Outputs by name from inputs by name, all numpy. Raise InputName."""
@@ -90,10 +100,17 @@ class TorchReference:
             else:
                 raise UnsupportedModel(f"the program takes {spec.arg.name} as {spec.kind.name.lower()}")
         values = _interpreter(
-            exported.graph_module, self.quantizations() if self.quantizations else None, self.unrounded, self.values
+            exported.graph_module,
+            self.quantizations() if self.quantizations else None,
+            self.unrounded,
+            self.values,
+            {spec.arg.name for spec in exported.graph_signature.input_specs if spec.target in self.first},
         ).run(*arguments)
         specs = exported.graph_signature.output_specs
         flat = list(values) if isinstance(values, list | tuple) else [values]
+        for value, spec in zip(flat, specs, strict=True):
+            if spec.kind.name == "BUFFER_MUTATION":
+                self.stored[spec.target] = value.detach().clone()
         return [v for v, spec in zip(flat, specs, strict=True) if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
 
 
@@ -112,7 +129,11 @@ def _rounded(program: Program, rounding: Rounding | None) -> tuple[dict[str, Any
 
 
 def _interpreter(
-    graph_module: Any, quantizations: Quantizations | None, unrounded: Mapping[int, Any], values: Values | None
+    graph_module: Any,
+    quantizations: Quantizations | None,
+    unrounded: Mapping[int, Any],
+    values: Values | None,
+    state: Collection[str] = (),
 ) -> Any:
     """torch's interpreter, but for lookups in weights that were rounded for products, and for 16-bit convolutions in
     groups, which go through float32.
@@ -126,7 +147,8 @@ def _interpreter(
         def run_node(self, node: Any) -> Any:
             self.given = bool(node.args) and getattr(node.args[0], "op", "") == "placeholder"
             found = super().run_node(node)
-            return values.given(found) if values is not None and node.op == "placeholder" else found
+            taken = node.op == "placeholder" and node.name not in state  # the program has to write into that itself
+            return values.given(found) if values is not None and taken else found
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             if values is not None:

@@ -25,7 +25,7 @@ def kernel_graph(module: IRModule) -> dict[str, Any]:
     for binding in [binding for block in main.body.blocks for binding in block.bindings]:
         value = binding.value
         read = _read(value, sources)
-        if op_name(value) == "relax.call_tir":
+        if op_name(value) in ("relax.call_tir", "relax.call_tir_inplace"):
             sources[binding.var] = {count + len(calls)}
             calls.append([str(value.args[0].name_hint), sorted(read)])
         else:

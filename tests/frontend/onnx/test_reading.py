@@ -60,7 +60,7 @@ CASES: dict[str, tuple[list[Any], list[Any], dict[str, Any], list[dict[str, Any]
             node("Where", ["mask", "wide", "half"], ["r"]),
         ],
         [value("n", ["batch"], INT64)],
-        {"zero": np.int64(0), "one": np.int64(1), "axis": _ints(1), "half": np.float32(0.5)},
+        {"zero": np.int64(0), "one": np.int64(1), "axis": _ints(1), "half": np.array(0.5, "float32")},
         [{"n": _ints(3, 5)}, {"n": _ints(1, 0, 2)}, {"n": _ints(0)}],
     ),
     "numbers of places": (
@@ -93,9 +93,9 @@ CASES: dict[str, tuple[list[Any], list[Any], dict[str, Any], list[dict[str, Any]
         {},
         [
             {"cube": CUBE, "s": _ints(1, 0), "e": _ints(3, 9), "axes": _ints(1, 2), "steps": _ints(1, 2),
-             "widths": _ints(1, 0, -1, 2), "turns": _ints(1, 0, 2, 3), "half": np.float32(0.5)},
+             "widths": _ints(1, 0, -1, 2), "turns": _ints(1, 0, 2, 3), "half": np.array(0.5, "float32")},
             {"cube": CUBE, "s": _ints(-1, 9), "e": _ints(-99, 0), "axes": _ints(-1, 0), "steps": _ints(-1, -1),
-             "widths": _ints(0, 0, 0, 1), "turns": _ints(3, 1, 0, 1), "half": np.float32(-1)},
+             "widths": _ints(0, 0, 0, 1), "turns": _ints(3, 1, 0, 1), "half": np.array(-1, "float32")},
         ],
     ),
     "axes": (

@@ -91,6 +91,10 @@ def _index_put(em: Emitter, x: Any, ids: Sequence[Any], values: Any, accumulate:
     if accumulate and em.dtype(x) == "bool":
         raise em.refuse("a sum of booleans")
     shape = em.shape(x)
+    for axis in axes:
+        em.guarded(ids[axis], shape[axis], wrap=True)
+    if len(axes) == 1 and em.rank(ids[axes[0]]) == 1 and not accumulate:
+        return _put_along(em, x, axes[0], em.index(ids[axes[0]], shape[axes[0]]), values)
     others = [axis for axis in range(em.rank(x)) if axis not in axes]
     order = [*axes, *others]
     position, size = _flat_index(em, [ids[axis] for axis in axes], [shape[axis] for axis in axes])
@@ -98,9 +102,34 @@ def _index_put(em: Emitter, x: Any, ids: Sequence[Any], values: Any, accumulate:
     region = _region(em, values, em.shape(position), rest, axes)
     flat = em.reshape(em.permute(x, order), [size, *rest])
     where = em.reshape(position, [*em.shape(position), 1])
-    written = em(op.scatter_nd(flat, where, em.cast(region, em.dtype(x)), "add" if accumulate else "update"))
+    region = em.cast(region, em.dtype(x))
+    if accumulate:
+        region = em.unharmed(region, lambda: em(op.zeros_like(region)))
+    else:
+        region = em.unharmed(region, lambda: em(op.take(flat, position, axis=0, mode="clip")))
+    written = em(op.scatter_nd(flat, where, region, "add" if accumulate else "update"))
     back = em.reshape(written, [shape[axis] for axis in order])
     return em.permute(back, [order.index(axis) for axis in range(len(order))])
+
+
+@converts("aten.index_copy.default", keep=True)
+def _index_copy(em: Emitter, x: Any, dim: int, ids: Any, source: Any) -> Any:
+    if em.rank(x) == 0:
+        return em.cast(em.reshape(source, []), em.dtype(x))
+    axis = dim % em.rank(x)
+    size, ids = em.shape(x)[axis], em.reshape(ids, [-1]) if em.rank(ids) == 0 else ids
+    em.guarded(ids, size, wrap=False)
+    return _put_along(em, x, axis, em.index(ids, size, wrap=False), source)
+
+
+def _put_along(em: Emitter, x: Any, axis: int, inside: Any, values: Any) -> Any:
+    """x with values where an axis has these indices: each is a row of its own, and nothing else is touched."""
+    shape = em.shape(x)
+    shape[axis] = em.shape(inside)[0]
+    rows = em.broadcast(em.cast(values, em.dtype(x)), shape)
+    places = em.broadcast(em.reshape(inside, [shape[axis]] + [1] * (em.rank(x) - axis - 1)), shape)
+    rows = em.unharmed(rows, lambda: em(op.gather_elements(x, places, axis=axis)))
+    return em(op.scatter_elements(x, places, rows, axis=axis, reduction="update"))
 
 
 def _region(em: Emitter, values: Any, index: list[Any], rest: list[Any], axes: list[int]) -> Any:
@@ -148,8 +177,17 @@ def _scatter_into(em: Emitter, x: Any, dim: int, ids: Any, values: Any, reductio
         values = em.broadcast(em.tensor(values, em.dtype(x)), shape)
     for index, size in enumerate(shape):  # torch reads only as much of the values as there are indices
         values = em.slice(values, index, 0, size)
+    em.guarded(ids, em.shape(x)[axis], wrap=False)
     inside = em.index(ids, em.shape(x)[axis], wrap=False)
+    values = em.unharmed(values, lambda: _unchanged(em, x, inside, axis, reduction))
     return em(op.scatter_elements(x, inside, values, axis=axis, reduction=reduction))
+
+
+def _unchanged(em: Emitter, x: Any, inside: Any, axis: int, reduction: str) -> Any:
+    """Values that leave x as it is: what is there, the sum's 0 or the product's 1."""
+    if reduction in ("add", "mul"):
+        return em(op.full(relax.ShapeExpr(em.shape(inside)), em.const(reduction == "mul", em.dtype(x)), em.dtype(x)))
+    return em(op.gather_elements(x, inside, axis=axis))
 
 
 @converts("aten.slice_scatter.default")

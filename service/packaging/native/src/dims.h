@@ -71,6 +71,8 @@ struct Signature {
   std::map<std::string, Bounds> bounds;
   std::set<std::string> constants;
   std::vector<Condition> conditions;
+  std::vector<TensorSpec> state;     // what a session keeps between runs
+  std::vector<std::string> initial;  // of these, what does not begin with 0
 };
 
 /// `[1, 3]`.

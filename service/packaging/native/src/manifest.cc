@@ -1,5 +1,6 @@
 #include "manifest.h"
 
+#include <algorithm>
 #include <set>
 
 #include "failure.h"
@@ -38,7 +39,17 @@ std::vector<TensorSpec> specs_of(const Json& rows) {
 }
 
 Signature signature_of(const Json& value) {
-  Signature signature{specs_of(value["inputs"]), specs_of(value["outputs"]), {}, {}, {}};
+  Signature signature{specs_of(value["inputs"]), specs_of(value["outputs"]), {}, {}, {}, {}, {}};
+  if (auto state = value.find("state")) {
+    signature.state = specs_of(*state);
+    signature.initial = value["initial"].texts();
+    for (const TensorSpec& spec : signature.state)
+      for (const Dim& dim : spec.shape)
+        if (!dim.is_size()) corrupt("the state " + in_quotes(spec.name) + " has a symbolic dim");
+    for (const std::string& name : signature.initial)
+      if (std::none_of(signature.state.begin(), signature.state.end(), [&](const TensorSpec& spec) { return spec.name == name; }))
+        corrupt("the first value of " + in_quotes(name) + " is that of no state");
+  }
   for (const auto& [name, pair] : value["dims"].fields()) {
     std::vector<Json> ends = pair.items();
     if (ends.size() != 2) corrupt(pair.where() + " is not a pair of sizes");

@@ -98,6 +98,7 @@ const char* relaxc_status_name(relaxc_status status) {
     case RELAXC_INVALID_OPTION: return "invalid-option";
     case RELAXC_OUT_OF_MEMORY: return "out-of-memory";
     case RELAXC_INTERNAL_ERROR: return "relaxc-error";
+    case RELAXC_STATE_OVERFLOW: return "state-overflow";
   }
   return "unknown";
 }
@@ -196,5 +197,12 @@ relaxc_status relaxc_result_tensor(const relaxc_result* result, size_t index, re
 }
 
 void relaxc_result_free(relaxc_result* result) { delete result; }
+
+relaxc_status relaxc_reset(relaxc_session* session) {
+  return guarded([&] {
+    require(session, "session is NULL");
+    session->session.reset();
+  });
+}
 
 }  // extern "C"

@@ -148,7 +148,75 @@ Session::Session(const std::string& path, const relaxc_options& options) {
       weights_[index] = there;
     }
   }
+  const Signature& signature = manifest_.signature;
+  if (signature.initial.size() > weights_.size()) corrupt("the artifact lacks first values of its state");
+  auto initial = weights_.end() - static_cast<std::ptrdiff_t>(signature.initial.size());
+  first_.assign(initial, weights_.end());
+  weights_.erase(initial, weights_.end());
+  reset();
   load_program(path, sections, *file);
+}
+
+void Session::reset() {
+  const Signature& signature = manifest_.signature;
+  std::vector<ffi::Tensor> made;
+  for (const TensorSpec& spec : signature.state) {
+    std::vector<int64_t> shape;
+    for (const Dim& dim : spec.shape) shape.push_back(*dim.evaluate({}));
+    ffi::Tensor tensor = empty(spec.dtype, shape, device_);
+    auto known = std::find(signature.initial.begin(), signature.initial.end(), spec.name);
+    if (known != signature.initial.end()) {
+      const ffi::Tensor& first = first_[static_cast<size_t>(known - signature.initial.begin())];
+      if (first.shape().size() != shape.size() || ffi::GetDataSize(first) != ffi::GetDataSize(tensor)) corrupt("the first value of " + in_quotes(spec.name) + " does not fit it");
+      copy(first, tensor);
+    } else {
+      size_t size = ffi::GetDataSize(tensor);
+      std::shared_ptr<void> zeros = allocate(size);
+      if (size) std::memset(zeros.get(), 0, size);
+      copy(wrap(zeros.get(), spec.dtype, shape, zeros), tensor);
+    }
+    made.push_back(tensor);
+  }
+  std::lock_guard<std::mutex> lock(stepping_);
+  state_ = std::move(made);
+}
+
+/// Keep the next values of the state, which are last: as they are where they were written in place, taken over where a kernel made
+/// them, copied where they lie in what is not ours. Throws state-overflow, before it changes anything, where a place was outside.
+void Session::adopt(const ffi::Array<ffi::Any>& results, std::vector<Extent> taken) {
+  size_t outputs = manifest_.signature.outputs.size(), at = outputs;
+  if (results.size() > outputs + state_.size()) {
+    ffi::Tensor told = results[static_cast<int64_t>(at++)].cast<ffi::Tensor>();
+    ffi::Tensor here = empty("int64", {}, {kDLCPU, 0});
+    copy(told, here);
+    if (int64_t excess = *static_cast<int64_t*>(here.data_ptr()); excess > 0)
+      throw Failure(RELAXC_STATE_OVERFLOW, "the call writes " + std::to_string(excess) + " places outside of the state, which is as it was");
+  }
+  auto extent = [](const ffi::Tensor& tensor) {
+    uintptr_t start = reinterpret_cast<uintptr_t>(tensor.data_ptr()) + tensor.byte_offset();
+    return Extent{start, start + ffi::GetDataSize(tensor)};
+  };
+  for (size_t index = 0; index < outputs; ++index) taken.push_back(extent(results[static_cast<int64_t>(index)].cast<ffi::Tensor>()));
+  for (const ffi::Tensor& held : state_) taken.push_back(extent(held));
+  std::vector<ffi::Tensor> made;
+  for (const ffi::Tensor& held : state_) {
+    ffi::Tensor next = results[static_cast<int64_t>(at++)].cast<ffi::Tensor>();
+    Extent own = extent(next);
+    if (own.first == extent(held).first) {
+      made.push_back(held);
+      continue;
+    }
+    bool overlaps = std::any_of(taken.begin(), taken.end(), [&](const Extent& other) { return own.first < other.second && other.first < own.second; });
+    taken.push_back(own);
+    if (overlaps || next.numel() <= kSmallElements) {
+      std::vector<int64_t> shape(next.shape().begin(), next.shape().end());
+      ffi::Tensor copied = empty(dtype_name(next.dtype()), shape, device_);
+      copy(next, copied);
+      next = copied;
+    }
+    made.push_back(next);
+  }
+  state_ = std::move(made);
 }
 
 void Session::choose_device(const char* asked) {
@@ -172,10 +240,10 @@ void Session::load_program(const std::string& path, const std::map<std::string, 
   } catch (const ffi::Error& error) {
     corrupt(path + " cannot be loaded: " + first_line(error));
   }
-  size_t inputs = manifest_.signature.inputs.size();
+  size_t inputs = manifest_.signature.inputs.size() + state_.size();
   int64_t arity = 0;
   try {
-    programs_ = std::make_unique<Programs>(library_, device_, on_host() ? cpu_cores() : 1);
+    programs_ = std::make_unique<Programs>(library_, device_, on_host() && state_.empty() ? cpu_cores() : 1);
     std::unique_ptr<Program> first = programs_->take();
     arity = function_of(first->machine, "get_function_arity", false)(ffi::String("main")).cast<int64_t>();
     programs_->give(std::move(first));
@@ -292,6 +360,9 @@ std::vector<Output> Session::run(Program& program, const relaxc_tensor* inputs, 
     note(tensor);
     arguments.push_back(tensor);
   }
+  std::unique_lock<std::mutex> stepping(stepping_, std::defer_lock);
+  if (!state_.empty()) stepping.lock();
+  for (const ffi::Tensor& held : state_) arguments.push_back(held);
   if (has_tail_) arguments.push_back(tail_);
   for (const ffi::Tensor& weight : weights_) note(weight);
   std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
@@ -300,8 +371,13 @@ std::vector<Output> Session::run(Program& program, const relaxc_tensor* inputs, 
   program.main.CallPacked(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size())), &result);
   auto tensors = result.as<ffi::Array<ffi::Any>>();
   const std::vector<TensorSpec>& outputs = manifest_.signature.outputs;
-  if (!tensors || tensors->size() != outputs.size())
-    corrupt("it gave " + std::to_string(tensors ? tensors->size() : 0) + " outputs; its manifest has " + std::to_string(outputs.size()));
+  size_t wanted = outputs.size() + state_.size();
+  if (!tensors || (tensors->size() != wanted && (state_.empty() || tensors->size() != wanted + 1)))
+    corrupt("it gave " + std::to_string(tensors ? tensors->size() : 0) + " outputs; its manifest has " + std::to_string(wanted));
+  if (!state_.empty()) {
+    adopt(*tensors, taken);
+    for (const ffi::Tensor& held : state_) note(held);
+  }
   std::vector<Output> found;
   for (size_t index = 0; index < outputs.size(); ++index)
     found.push_back(output_of(outputs[index], (*tensors)[static_cast<int64_t>(index)].cast<ffi::Tensor>(), &taken));

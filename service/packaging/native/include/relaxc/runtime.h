@@ -39,7 +39,8 @@ typedef enum relaxc_status {
   RELAXC_INPUT_SHAPE = 7,        /* a wrong rank or size, or a symbolic dim outside its bounds */
   RELAXC_INVALID_OPTION = 8,     /* an option, or an argument of a call, outside its domain */
   RELAXC_OUT_OF_MEMORY = 9,
-  RELAXC_INTERNAL_ERROR = 10     /* a bug of ours */
+  RELAXC_INTERNAL_ERROR = 10,    /* a bug of ours */
+  RELAXC_STATE_OVERFLOW = 11     /* the run would write outside of what the session keeps, which is as it was */
 } relaxc_status;
 
 typedef struct relaxc_session relaxc_session;
@@ -113,6 +114,10 @@ RELAXC_API relaxc_status relaxc_run(relaxc_session* session, const relaxc_tensor
 RELAXC_API size_t relaxc_result_count(const relaxc_result* result);
 RELAXC_API relaxc_status relaxc_result_tensor(const relaxc_result* result, size_t index, relaxc_tensor* tensor);
 RELAXC_API void relaxc_result_free(relaxc_result* result);
+
+/* Have the state of before the first run, where the model keeps any: each run goes on from what the last has left, so those of one
+ * session run one after the other. */
+RELAXC_API relaxc_status relaxc_reset(relaxc_session* session);
 
 #ifdef __cplusplus
 }

@@ -139,6 +139,8 @@ class Session {
   int32_t threads() const { return relaxc_threads(get()); }
   std::string manifest() const { return relaxc_manifest(get()); }
   relaxc_session* get() const { return session_.get(); }
+  /// Have the state of before the first run, where the model keeps any.
+  void reset() const { check(relaxc_reset(get())); }
 
   Result run(const std::vector<Input>& inputs) const {
     std::vector<relaxc_tensor> tensors;

@@ -1,0 +1,1 @@
+"""`torch.compile(m, backend="relaxc")`: each graph that dynamo captures goes through the store, or runs eagerly"""

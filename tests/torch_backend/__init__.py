@@ -1,0 +1,1 @@
+"""`torch.compile(m, backend="relaxc")`."""
