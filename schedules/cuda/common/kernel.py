@@ -106,7 +106,7 @@ class TextKernel:
     0: the compiler decides. It gives small CTAs so few registers that they load and compute one value after the other.
     """
     sizes: Sequence[Expr] = ()
-    """What the device function gets behind the pointers, as int: expressions of symbolic sizes, as the grid may be."""
+    """What the device function gets behind the pointers, as int64: expressions of symbolic sizes, as the grid may be."""
     overlaps: bool = True
     """Whether it may begin before the kernel before it has ended: a device since sm_90, and a text that waits."""
 
@@ -176,6 +176,6 @@ class TextKernel:
         lines.append(f'    shared = T.alloc_buffer([{self.shared_bytes}], "uint8", scope="shared.dyn", align=1024)\n')
         arguments = ["shared.data", *(f"T.address_of(m{i})" for i in range(len(self.maps)))]
         arguments += [f"{names[buffer]}.data" for buffer in self.pointers]
-        arguments += [f'T.Cast("int32", {text(size)})' for size in self.sizes]
+        arguments += [f'T.Cast("int64", {text(size)})' for size in self.sizes]
         lines.append(f'    T.evaluate(T.cuda.func_call("{name}", {", ".join(arguments)}, source_code=SOURCE))\n')
         return "".join(lines)

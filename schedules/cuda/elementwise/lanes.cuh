@@ -1,6 +1,19 @@
 // What the texts of elementwise kernels are made of: vectors of neighbours in registers, and functions of values.
 using namespace hopper;
 
+// Takes an axis of `size` off the position `rest`: returns the place along it. 64-bit divisions take several times as long.
+DEV long long split(unsigned long long& rest, long long size) {
+  if (((rest | size) >> 32) == 0) {
+    const unsigned int low = (unsigned int)rest, by = (unsigned int)size, found = low / by;
+    rest = found;
+    return low - found * by;
+  }
+  const unsigned long long found = rest / size;
+  const long long left = (long long)(rest - found * size);
+  rest = found;
+  return left;
+}
+
 template <int BYTES> struct Chunk;
 template <> struct Chunk<1> { typedef unsigned char type; };
 template <> struct Chunk<2> { typedef unsigned short type; };

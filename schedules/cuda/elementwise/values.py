@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, isnan
 
 from tvm import tirx
@@ -12,7 +12,7 @@ from relaxc.schedules.cuda.common.expression import C_TYPES, SHORT, Unsupported
 from relaxc.schedules.cuda.common.integers import ARITHMETIC, wrapping
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import is_condition, is_float
-from relaxc.schedules.ir.types import Expr, Var
+from relaxc.schedules.ir.types import Expr, Size, Var
 
 __all__ = ["TYPES", "Values", "held"]
 
@@ -48,11 +48,15 @@ def held(dtype: str) -> str:
 class Values:
     """Writes expressions of axes, whose `bounds` are given, and of variables that `text_of` knows.
 
-    Positions, which are made of axes alone, are 32-bit numbers. `fast`: what 16 bits do not show may be off.
+    Positions, which are made of axes alone, are 32-bit numbers; where they are made of `symbols` too, 64-bit ones.
+    `fast`: what 16 bits do not show may be off.
     """
 
-    def __init__(self, bounds: Mapping[Var, int], text_of: Callable[[Var], str], *, fast: bool) -> None:
-        self._axes = bounds
+    def __init__(
+        self, bounds: Mapping[Var, Size], text_of: Callable[[Var], str], *, fast: bool, symbols: Sequence[Var] = ()
+    ) -> None:
+        self._axes: set[Var] = {*bounds, *symbols}
+        self._position = "long long" if symbols else "int"
         self._text_of = text_of
         self._fast = fast
         self._analyzer = tir.analyzer_of(bounds)
@@ -75,7 +79,7 @@ class Values:
             return self._text_of(expr)
         if isinstance(expr, tirx.FloatImm | tirx.IntImm):
             return _constant(expr, dtype)
-        if self._is_position(expr):
+        if self._position == "int" and self._is_position(expr):
             self._bounded(expr)
         if isinstance(expr, tirx.Cast):
             return self._cast(expr.value, dtype)
@@ -116,7 +120,7 @@ class Values:
             if kind in ARITHMETIC and not position:
                 return wrapping(dtype, a, _INFIX[kind], b)
             return f"({a} {_INFIX[kind]} {b})"
-        return self._two(expr, kind, a, b, "int" if position else held(dtype))
+        return self._two(expr, kind, a, b, self._position if position else held(dtype))
 
     def _two(self, expr: Expr, kind: type, a: str, b: str, c_type: str) -> str:
         of_floats = is_float(str(expr.ty.dtype))

@@ -1,0 +1,64 @@
+"""Sizes that are known at the call alone: which template takes what, and its text's numbers on simulated threads."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.gpu import moves_device, plain_device, rows_device
+from benchmarks.gpu.build import described
+from benchmarks.gpu.fuzz.draw import SUITES
+from benchmarks.gpu.manifest import Entry
+from benchmarks.gpu.moves_cases import MovesCase
+from benchmarks.gpu.plain_cases import PlainCase
+from benchmarks.gpu.rows_cases import RowsCase
+from relaxc.schedules.cuda import RULES
+from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.template import Declined
+from relaxc.service.lowering.target import resolve, to_tvm
+from tests.schedules.cuda.simulated import at_sizes, run
+
+TARGET = to_tvm(resolve("cuda-sm90"))
+GPU = gpu_of(TARGET)
+DEVICES = {"plain": plain_device, "moves": moves_device, "rows": rows_device}
+
+
+def computed(suite, case, rule, folder):
+    """The result of a case by the template `rule` at its default, with guards around it, and the reference."""
+    said = described(Entry("a", suite, {"kind_of_case": "random"}), case)
+    given = DEVICES[suite].inputs(said, 1, "cpu")
+    func = SUITES[suite].prim_func(case)
+    template = next(each for each in RULES if each.name == rule)
+    form = template.match(func)
+    assert not isinstance(form, Declined), form.reason
+    made = template.kernel_of(form, template.default_of(form, GPU), GPU)
+    assert made.sizes
+    kernel, sizes = at_sizes(made, {f"n{size}": size for size in case.open})
+    shape, dtype = DEVICES[suite].result(said)
+    out = torch.full(tuple(shape), 77, dtype=getattr(torch, dtype))
+    tensors = dict(zip(func.params, (*given, out), strict=True))
+    run(kernel, [tensors[buffer].view(-1).view(torch.uint8).numpy() for buffer in kernel.pointers], folder, sizes=sizes)
+    want = DEVICES[suite].reference(said, given).double().numpy()
+    return out.double().numpy().reshape(want.shape), want
+
+
+CASES = (
+    ("plain", PlainCase("chain", (3, 5, 24), steps=("add", "tanh"), others=((1, 5, 1),), open=(3, 5)), "cuda.elementwise"),
+    ("plain", PlainCase("chain", (2, 3, 7), "float32", "float32", ("multiply",), ((2, 1, 7),), open=(7,)), "cuda.elementwise"),
+    ("moves", MovesCase("transpose", (3, 13, 24), axes=(0, 2, 1), rule="cuda.transposed", open=(3, 13)), "cuda.transposed"),
+    ("moves", MovesCase("transpose", (3, 5, 4, 8), axes=(0, 2, 1, 3), open=(3, 5)), "cuda.elementwise"),
+    ("moves", MovesCase("concat", (3, 5, 24), axes=(1, 2), open=(3, 5)), "cuda.elementwise"),
+    ("moves", MovesCase("take", (50, 24), axes=(3, 7), open=(3, 7)), "cuda.elementwise"),
+    ("rows", RowsCase("layer_norm", (3, 5, 40), open=(3, 5)), "cuda.rows"),
+    ("rows", RowsCase("softmax", (3, 7, 24), "float16", before="residual", open=(7,)), "cuda.rows"),
+    ("rows", RowsCase("amax", (3, 7, 24), open=(3, 7)), "cuda.rows"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("suite", "case", "rule"), CASES, ids=lambda each: each if isinstance(each, str) else "")
+def test_numbers_of_its_text(suite, case, rule, tmp_path):
+    got, want = computed(suite, case, rule, tmp_path)
+    assert np.abs(got - want).max() <= 4e-3 * max(1.0, np.abs(want).max())
