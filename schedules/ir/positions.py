@@ -34,11 +34,7 @@ def step(position: Expr, var: Var, extents: Mapping[Var, Size]) -> Expr | None:
     known = tir.stride(position, var, extents)
     if known is not None:
         return tir.index_const(known)
-    if not any(tir.as_int(extent) is None for extent in extents.values()):
-        return None
-    following = tir.substitute(position, {var: var + 1})
-    found = tir.simplify(following - position, {**extents, var: extents[var] - 1})
-    return None if tir.uses(found, list(extents)) or tir.loads(found) else found
+    return Positions(extents).step(position, var)
 
 
 class Positions:
@@ -61,6 +57,14 @@ class Positions:
             return self._expr(found[1], node) if found is not None else node
 
         return tvm_ffi.structural_map(expr, [(tirx.FloorDiv, quotient), (tirx.FloorMod, remainder)])
+
+    def step(self, position: Expr, var: Var) -> Expr | None:
+        """Return how far `position` goes with each step of `var`, of sizes alone; None if not always as far."""
+        following = self._polynomial(tir.substitute(position, {var: var + 1}))
+        found = _sum(following, _times(self._polynomial(position), {(): -1}))
+        used = {at for monomial in found for at in monomial}
+        known = (isinstance(self._atoms[at], tirx.Var) and self._atoms[at] not in self.extents for at in used)
+        return self._expr(found, position) if all(known) else None
 
     def _parts(self, value: Expr, by: Expr) -> tuple[Polynomial, Polynomial] | None:
         """The quotient and the remainder, if what is no multiple of `by` stays below it."""

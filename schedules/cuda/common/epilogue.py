@@ -124,7 +124,8 @@ def _written(
     function = writer.function(f"DEV {pair} epilogue({parameters})", value, pair)
     brought = "".join(f"  {line}\n" for line in writer.brought)
     bring = f"DEV void bring_operands(int b, int m, int n, const Operands& operands) {{\n{brought}}}\n"
-    text = operands_text(writer.operands, symbols.values()) + function + bring
+    sizes = ("rows", *symbols.values()) if symbols else ()
+    text = operands_text(writer.operands, sizes) + function + bring
     return Epilogue(text, out, tuple(writer.operands), writer.expensive)
 
 

@@ -120,7 +120,7 @@ def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) 
         text_of("relaxc.schedules.cuda.gemm", f"{name}.cuh")
         for name in ("tiles", "mma_tile", "mma_store", "mma_wide" if gemm.is_wide else "mma")
     )
-    rows = f"operands.{ROWS}" if gemm.rows is not None else "SIZE_M"
+    rows = f"(int)operands.{ROWS}" if gemm.rows is not None else "SIZE_M"
     lines += [gemm.epilogue, f"DEV int rows_of(const Operands& operands) {{ return {rows}; }}\n"]
     text = "".join((*lines, tiles, shape, copies, stores, algorithm))
     instructions = "".join(text_of("relaxc.schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
@@ -130,7 +130,7 @@ def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) 
 def _entry(gemm: Gemm) -> str:
     """The function that the PrimFunc calls."""
     pointers = "".join(f", const void* p{i}" for i in range(len(gemm.operands)))
-    pointers += "".join(f", int s{i}" for i in range(len(gemm.sizes)))
+    pointers += "".join(f", long long s{i}" for i in range(len(gemm.sizes)))
     operands = ", ".join((*(f"p{i}" for i in range(len(gemm.operands))), *(f"s{i}" for i in range(len(gemm.sizes)))))
     return (
         f"__device__ __forceinline__ void NAME(void* shared, const void* a, const void* b, void* out{pointers}) {{\n"

@@ -150,7 +150,8 @@ class Reader:
             f"template <class F> DEV void each_sum(F f) {{\n{calls}}}\n"
             "template <int N> DEV float start();\n"
         )
-        text += operands_text(self.operands, self._size_texts()) + self._pieces()
+        sizes = ("rows", *self._size_texts()) if self.symbols else ()
+        text += operands_text(self.operands, sizes) + self._pieces()
         return text + f"template <int N> DEV float2 term({_PARAMETERS});\n" + "".join(parts)
 
     def _result(self) -> Expr:
@@ -259,7 +260,7 @@ class Reader:
         stride, wide = "1", "(long long)" if self.symbols else ""
         for axis, size in reversed(list(zip(self.axes[:-1], self.shape[:-1], strict=True))):
             extent = str(size) if isinstance(size, int) else f"({self._size_text(size)})"
-            found[axis] = Pair(*(f"({wide}(m / {stride} % {extent}))" if wide else f"(m / {stride} % {extent})",) * 2)
+            found[axis] = Pair(*(f"({wide}(m / (int){stride} % (int){extent}))" if wide else f"(m / {stride} % {extent})",) * 2)
             stride = str(int(stride) * size) if stride.isdigit() and isinstance(size, int) else f"({stride} * {extent})"
         for i, var in enumerate(self.sums[:known]):
             found[var] = Pair(f"s[{i}]", f"s[{i}]")

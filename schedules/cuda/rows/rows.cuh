@@ -36,7 +36,7 @@ template <bool MAXIMUM> DEV void over_row(float (&values)[ROWS_EACH], float* sha
 }
 
 template <class O> DEV int rows_of(const O& operands) {
-  if constexpr (AT_CALL) return operands.rows;
+  if constexpr (AT_CALL) return (int)operands.rows;
   else return ROWS;
 }
 

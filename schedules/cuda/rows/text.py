@@ -36,7 +36,7 @@ def source(form: _Reduced, numbers: Mapping[str, int], name: str, *more: str) ->
     operands = [f"p{i}" for i in range(len(form.operands))]
     parameters = ["void* shared", "const void* x", "void* out", *(f"const void* {each}" for each in operands)]
     sizes = [f"s{i}" for i in range(len(form.sizes))]
-    parameters, operands = [*parameters, *(f"int {each}" for each in sizes)], [*operands, *sizes]
+    parameters, operands = [*parameters, *(f"long long {each}" for each in sizes)], [*operands, *sizes]
     constants = "".join(f"constexpr int {each} = {value};\n" for each, value in numbers.items())
     types = f"typedef {C_TYPES[str(form.x.dtype)]} In;\ntypedef {C_TYPES[str(form.out.dtype)]} Out;\n"
     call = f"(float*)shared, (const NAME_::In*)x, (NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}}"

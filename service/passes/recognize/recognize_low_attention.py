@@ -11,7 +11,6 @@ import tvm
 from tvm import IRModule, relax, te, tirx
 
 from relaxc.schedules.cpu.attention.form import MASKED
-from relaxc.schedules.ir import tir
 from relaxc.schedules.template import Declined
 from relaxc.service.passes.common.rewrite import Scope, op_name, rewrite_calls
 from relaxc.service.passes.common.views import View, look_through
@@ -83,11 +82,11 @@ def _goes_on(scope: Scope) -> bool:
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
-    """A product of 16-bit matrices in a batch, summed in fp32, of known sizes."""
+    """A product of 16-bit matrices in a batch, summed in fp32; its sizes may be symbolic."""
     if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
         return False
     shapes = [shape_of(each) for each in (*call.args, call)]
-    if any(shape is None or len(shape) < 3 or any(tir.as_int(dim) is None for dim in shape) for shape in shapes):
+    if any(shape is None or len(shape) < 3 for shape in shapes):
         return False
     return all(is_low(each) for each in call.args) and call.args[0].ty.dtype == call.args[1].ty.dtype
 

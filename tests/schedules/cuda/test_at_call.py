@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.gpu import moves_device, plain_device, rows_device
+from benchmarks.gpu import attention_device, moves_device, plain_device, rows_device
+from benchmarks.gpu.attention_cases import AttentionCase
 from benchmarks.gpu.build import described
 from benchmarks.gpu.fuzz.draw import SUITES
 from benchmarks.gpu.manifest import Entry
@@ -23,7 +22,14 @@ from tests.schedules.cuda.simulated import at_sizes, run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
 GPU = gpu_of(TARGET)
-DEVICES = {"plain": plain_device, "moves": moves_device, "rows": rows_device}
+DEVICES = {"attention": attention_device, "plain": plain_device, "moves": moves_device, "rows": rows_device}
+
+
+def values_of(case):
+    """What the variables are that stand for sizes of the case."""
+    if isinstance(case, AttentionCase):
+        return {name: getattr(case, name) for name in case.open}
+    return {f"n{size}": size for size in case.open}
 
 
 def computed(suite, case, rule, folder):
@@ -36,7 +42,7 @@ def computed(suite, case, rule, folder):
     assert not isinstance(form, Declined), form.reason
     made = template.kernel_of(form, template.default_of(form, GPU), GPU)
     assert made.sizes
-    kernel, sizes = at_sizes(made, {f"n{size}": size for size in case.open})
+    kernel, sizes = at_sizes(made, values_of(case))
     shape, dtype = DEVICES[suite].result(said)
     out = torch.full(tuple(shape), 77, dtype=getattr(torch, dtype))
     tensors = dict(zip(func.params, (*given, out), strict=True))
@@ -55,6 +61,12 @@ CASES = (
     ("rows", RowsCase("layer_norm", (3, 5, 40), open=(3, 5)), "cuda.rows"),
     ("rows", RowsCase("softmax", (3, 7, 24), "float16", before="residual", open=(7,)), "cuda.rows"),
     ("rows", RowsCase("amax", (3, 7, 24), open=(3, 7)), "cuda.rows"),
+    ("attention", AttentionCase(2, 2, 20, 37, 24, mask="keys", open=("batch", "queries", "keys")), "cuda.attention_sm80"),
+    ("attention", AttentionCase(2, 4, 19, 40, 32, shared=2, layout="bhsd", mask="where", causal=3, open=("batch", "keys")),
+     "cuda.attention_sm80"),
+    ("attention", AttentionCase(2, 2, 33, 33, 32, layout="merged", causal=0, open=("queries",)), "cuda.attention_sm80"),
+    ("attention", AttentionCase(2, 4, 1, 70, 32, shared=2, layout="bhsd", mask="low", open=("batch", "keys")),
+     "cuda.attention_sm80"),
 )  # fmt: skip
 
 
