@@ -106,8 +106,6 @@ def match(func: PrimFunc) -> Attention | Declined:
     if not all(map(tirx.is_buffer_var, func.params)):
         return Declined("a size is a parameter of its own")
     symbols = symbols_of(func)
-    if any(not any(tir.same_var(dim, var) for p in func.params for dim in p.shape) for var in symbols):
-        return Declined("a size is no dim of an operand")
     counts = [tir.as_int(tir.product(list(p.shape))) for p in func.params]
     if any(count is not None and count >= _MAX_ELEMENTS for count in counts):
         return Declined("an operand has 2^30 elements or more")

@@ -7,7 +7,7 @@ from tvm import tirx
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.types import Expr, PrimFunc, Size, Var
 
-__all__ = ["at_least_one", "divided", "guess", "known_or", "symbols_of"]
+__all__ = ["at_least_one", "divided", "guess", "known_or", "symbols_of", "unbound_size"]
 
 _GUESSED = 32
 """A size that is known at the call alone, where it matters for speed."""
@@ -16,6 +16,16 @@ _GUESSED = 32
 def symbols_of(func: PrimFunc) -> tuple[Var, ...]:
     """Return the sizes that are known at the call alone."""
     return tuple(tir.variables([dim for buffer in func.params for dim in buffer.shape]))
+
+
+def unbound_size(func: PrimFunc) -> str:
+    """Return why the launch of a text does not know each size from the shape of an operand, or ''."""
+    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
+    dims = [dim for buffer in buffers for dim in buffer.shape]
+    if any(not any(tir.same_var(dim, var) for dim in dims) for dim_ in dims for var in tir.variables(dim_)):
+        return "a size is no dim of an operand"
+    symbolic = any(tir.as_int(dim) is None for dim in dims)
+    return "a size is a parameter of its own" if symbolic and len(buffers) < len(func.params) else ""
 
 
 def known_or(size: Size) -> Size:

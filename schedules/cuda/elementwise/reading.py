@@ -38,10 +38,6 @@ def unfit(func: PrimFunc) -> str:
     """Return why texts of positions, of 32 bits where sizes are known, do not do for the parameters of `func`, or ''."""
     if not all(map(tirx.is_buffer_var, func.params)):
         return "a size is a parameter of its own"
-    symbols = symbols_of(func)
-    shapes = [dim for buffer in func.params for dim in buffer.shape]
-    if any(not any(tir.same_var(dim, var) for dim in shapes) for var in symbols):
-        return "a size is no dim of an operand"
     counts = [tir.as_int(tir.product(list(buffer.shape))) for buffer in func.params]
     if any(count is not None and not 0 < count < _MOST_ELEMENTS for count in counts):
         return "an operand has no elements, or 2^31"

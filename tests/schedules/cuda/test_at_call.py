@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.gpu import attention_device, moves_device, plain_device, rows_device
+from benchmarks.gpu import attention_device, conv_device, moves_device, plain_device, rows_device
 from benchmarks.gpu.attention_cases import AttentionCase
 from benchmarks.gpu.build import described
+from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.fuzz.draw import SUITES
 from benchmarks.gpu.manifest import Entry
 from benchmarks.gpu.moves_cases import MovesCase
@@ -22,13 +23,15 @@ from tests.schedules.cuda.simulated import at_sizes, run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
 GPU = gpu_of(TARGET)
-DEVICES = {"attention": attention_device, "plain": plain_device, "moves": moves_device, "rows": rows_device}
+DEVICES = {"attention": attention_device, "conv": conv_device, "plain": plain_device, "moves": moves_device, "rows": rows_device}
 
 
 def values_of(case):
     """What the variables are that stand for sizes of the case."""
     if isinstance(case, AttentionCase):
         return {name: getattr(case, name) for name in case.open}
+    if isinstance(case, ConvCase):
+        return {f"n{axis}": case.image[axis] for axis in case.open}
     return {f"n{size}": size for size in case.open}
 
 
@@ -67,6 +70,13 @@ CASES = (
     ("attention", AttentionCase(2, 2, 33, 33, 32, layout="merged", causal=0, open=("queries",)), "cuda.attention_sm80"),
     ("attention", AttentionCase(2, 4, 1, 70, 32, shared=2, layout="bhsd", mask="low", open=("batch", "keys")),
      "cuda.attention_sm80"),
+    ("conv", ConvCase("taps", (3, 7, 9, 16), 24, (3, 3), (2, 1), (1, 1, 1, 1), epilogue="bias_residual_relu", open=(0,)),
+     "cuda.conv2d_sm80"),
+    ("conv", ConvCase("taps", (2, 7, 9, 8), 16, (3, 3), (2, 2), (1, 0, 1, 2), epilogue="bias_residual_relu", open=(0, 1, 2)),
+     "cuda.conv2d_sm80"),
+    ("conv", ConvCase("depthwise", (2, 7, 9, 16), 16, (3, 3), (1, 1), (1, 1, 1, 1), open=(0, 1, 2)), "cuda.windows"),
+    ("conv", ConvCase("max", (2, 7, 9, 16), 16, (3, 3), (2, 2), (1, 1, 1, 1), epilogue="none", open=(0,)), "cuda.windows"),
+    ("conv", ConvCase("pointwise", (2, 5, 7, 16), 24, epilogue="bias_residual_relu", open=(0, 1)), "cuda.gemm_sm80"),
 )  # fmt: skip
 
 
