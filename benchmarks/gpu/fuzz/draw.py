@@ -92,6 +92,8 @@ def _opened(case: Any, chance: random.Random) -> Any:
             return case
         names = ["batch", "queries"] if case.layout == "merged" else ["batch", "queries", "keys"]
         return replace(case, open=tuple(name for name in names if chance.random() < 0.7))
+    if isinstance(case, Case):
+        return replace(case, open=case.batch == 1)
     if isinstance(case, ConvCase):
         axes = (0,) if case.kind == "pixels" or chance.random() < 0.5 else (0, 1, 2)
         return replace(case, open=tuple(axis for axis in axes if chance.random() < 0.8))

@@ -15,7 +15,7 @@ from relaxc.schedules.cuda.attention.logit import Logit, logit_of
 from relaxc.schedules.cuda.attention.open_heads import open_heads_of, open_place_of
 from relaxc.schedules.cuda.attention.strides import Heads, heads_of, place_of
 from relaxc.schedules.cuda.common.expression import BYTES, LOW, Unsupported, Writer
-from relaxc.schedules.cuda.common.sizes import known_or, symbols_of
+from relaxc.schedules.cuda.common.sizes import buffers_of, known_or, symbols_of, unbound_size
 from relaxc.schedules.ir import positions, tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Var
@@ -103,15 +103,18 @@ def match(func: PrimFunc) -> Attention | Declined:
     blocks = {str(realize.block.name_hint): realize.block for realize in block_realizes(func)}
     if masked is None or not {_SCORES, _VALUES, _OUT} <= set(blocks):
         return Declined("it is not attention")
-    if not all(map(tirx.is_buffer_var, func.params)):
-        return Declined("a size is a parameter of its own")
+    if reason := unbound_size(func):
+        return Declined(reason)
     symbols = symbols_of(func)
-    counts = [tir.as_int(tir.product(list(p.shape))) for p in func.params]
+    counts = [tir.as_int(tir.product(list(p.shape))) for p in buffers_of(func)]
     if any(count is not None and count >= _MAX_ELEMENTS for count in counts):
         return Declined("an operand has 2^30 elements or more")
     scores, values = blocks[_SCORES], blocks[_VALUES]
     queries, keys, head = (known_or(iv.dom.extent) for iv in scores.iter_vars[-3:])
     width = known_or(values.iter_vars[-2].dom.extent)
+    extents = [iv.dom.extent for block in (scores, values) for iv in block.iter_vars]
+    if len(tir.uses(extents, symbols)) < len(tir.variables(extents)):
+        return Declined("a size is that of no operand")
     if not isinstance(head, int) or not isinstance(width, int):
         return Declined("the columns of its heads are known at the call alone")
     if head != width or head % 8 or head > _MAX_HEAD:

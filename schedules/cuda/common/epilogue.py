@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import BYTES, FP8, LOW, Pair, Unsupported, Writer, operands_text
+from relaxc.schedules.cuda.common.sizes import buffers_of
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
@@ -68,7 +69,7 @@ def epilogue_of(
         raise Unsupported("what is fused with the sum is not elementwise")
     stores = {other.body.buffer: other for other in others}
     sums = block.body.buffer
-    outputs = [buffer for buffer in func.params if buffer in stores or buffer.same_as(sums)]
+    outputs = [buffer for buffer in buffers_of(func) if buffer in stores or buffer.same_as(sums)]
     if len(outputs) != 1 or len(stores) != len(others):
         raise Unsupported(f"it writes {len(outputs)} results, not one")
     of_bytes = str(sums.dtype) == "int32"
@@ -167,7 +168,9 @@ def _unflattened(
     stride: int | str = 1
     for axis in reversed(axes):
         known = tir.as_int(of.extents[axis])
-        extent = known if known is not None else of.texts.get(axis) or symbols[of.extents[axis]]
+        extent = known if known is not None else of.texts.get(axis) or symbols.get(of.extents[axis])
+        if extent is None:
+            raise Unsupported("its rows are computed from sizes")
         text = name if stride == 1 else f"{name} / ({stride})"
         text = text if axis is axes[0] else f"({text}) % {extent}"
         found[axis] = Pair(f"({text})", f"({text})")

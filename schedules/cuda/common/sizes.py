@@ -5,27 +5,31 @@ from __future__ import annotations
 from tvm import tirx
 
 from relaxc.schedules.ir import tir
-from relaxc.schedules.ir.types import Expr, PrimFunc, Size, Var
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Size, Var
 
-__all__ = ["at_least_one", "divided", "guess", "known_or", "symbols_of", "unbound_size"]
+__all__ = ["at_least_one", "buffers_of", "divided", "guess", "known_or", "symbols_of", "unbound_size"]
 
 _GUESSED = 32
 """A size that is known at the call alone, where it matters for speed."""
 
 
+def buffers_of(func: PrimFunc) -> list[Buffer]:
+    """Return the parameters that are buffers; others are sizes."""
+    return [param for param in func.params if tirx.is_buffer_var(param)]
+
+
 def symbols_of(func: PrimFunc) -> tuple[Var, ...]:
     """Return the sizes that are known at the call alone."""
-    return tuple(tir.variables([dim for buffer in func.params for dim in buffer.shape]))
+    return tuple(tir.variables([dim for buffer in buffers_of(func) for dim in buffer.shape]))
 
 
 def unbound_size(func: PrimFunc) -> str:
-    """Return why the launch of a text does not know each size from the shape of an operand, or ''."""
-    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
-    dims = [dim for buffer in buffers for dim in buffer.shape]
-    if any(not any(tir.same_var(dim, var) for dim in dims) for dim_ in dims for var in tir.variables(dim_)):
+    """Return why the launch of a text does not know each size, by an operand or by a parameter of its own; or ''."""
+    known = [dim for buffer in buffers_of(func) for dim in buffer.shape]
+    known += [param for param in func.params if not tirx.is_buffer_var(param)]
+    if any(not any(tir.same_var(each, var) for each in known) for var in symbols_of(func)):
         return "a size is no dim of an operand"
-    symbolic = any(tir.as_int(dim) is None for dim in dims)
-    return "a size is a parameter of its own" if symbolic and len(buffers) < len(func.params) else ""
+    return ""
 
 
 def known_or(size: Size) -> Size:

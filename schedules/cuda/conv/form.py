@@ -12,7 +12,7 @@ from tvm import tirx
 
 from relaxc.schedules.cuda.common.epilogue import Axes, epilogue_of
 from relaxc.schedules.cuda.common.expression import BYTES, LOW, Unsupported
-from relaxc.schedules.cuda.common.sizes import guess, known_or, symbols_of
+from relaxc.schedules.cuda.common.sizes import buffers_of, guess, known_or, symbols_of
 from relaxc.schedules.cuda.conv.compute import Windows
 from relaxc.schedules.cuda.gemm.form import LEAST_DEPTH, ROWS, WIDE, Gemm, is_in_tf32
 from relaxc.schedules.ir import tir
@@ -106,7 +106,7 @@ def image_text(image: Sequence[Size], result: Sequence[Size], *, at_call: bool) 
 
 def reduction_with_windows(func: PrimFunc, *, at_call: bool = False) -> tuple[SBlock, Windows] | Declined:
     """Return the one reduction of `func`, annotated with windows, and these; `at_call`: sizes may be known there."""
-    if static_parameters(func) is None and not (at_call and all(map(tirx.is_buffer_var, func.params))):
+    if not at_call and static_parameters(func) is None:
         return Declined("its sizes are symbolic")
     blocks = [realize.block for realize in block_realizes(func) if realize.block.init is not None]
     windows = Windows.of(blocks[0]) if len(blocks) == 1 else None
@@ -128,7 +128,7 @@ def image_of(
     for source in loaded:
         if not any(source.same_as(other) for other in buffers):
             buffers.append(source)
-    if not buffers or len(buffers) > 2 or not all(any(b.same_as(p) for p in func.params) for b in buffers):
+    if not buffers or len(buffers) > 2 or not all(any(b.same_as(p) for p in buffers_of(func)) for b in buffers):
         return Declined("an operand is computed in the same PrimFunc")
     dtypes = {str(buffer.dtype) for buffer in buffers}
     of_bytes = or_bytes and str(block.body.buffer.dtype) == "int32" and dtypes <= set(BYTES)

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from relaxc.schedules.cuda.common.expression import Unsupported
-from relaxc.schedules.cuda.common.sizes import known_or, symbols_of
+from relaxc.schedules.cuda.common.sizes import buffers_of, known_or, symbols_of, unbound_size
 from relaxc.schedules.cuda.elementwise.axes import coalesced
 from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
 from relaxc.schedules.ir import analysis, positions, tir
@@ -36,12 +36,13 @@ def match(func: PrimFunc) -> Form | Declined:
 
 def unfit(func: PrimFunc) -> str:
     """Return why texts of positions, of 32 bits where sizes are known, do not do for the parameters of `func`, or ''."""
-    if not all(map(tirx.is_buffer_var, func.params)):
-        return "a size is a parameter of its own"
-    counts = [tir.as_int(tir.product(list(buffer.shape))) for buffer in func.params]
+    if reason := unbound_size(func):
+        return reason
+    buffers = buffers_of(func)
+    counts = [tir.as_int(tir.product(list(buffer.shape))) for buffer in buffers]
     if any(count is not None and not 0 < count < _MOST_ELEMENTS for count in counts):
         return "an operand has no elements, or 2^31"
-    if any(tir.as_int(buffer.elem_offset) not in (None, 0) or len(buffer.strides) for buffer in func.params):
+    if any(tir.as_int(buffer.elem_offset) not in (None, 0) or len(buffer.strides) for buffer in buffers):
         return "an operand is not contiguous"
     return ""
 
@@ -53,13 +54,13 @@ def _form_of(func: PrimFunc) -> Form:
     if len(blocks) != len(nests):
         raise Unsupported("its blocks are not one store each to every element")
     stores: dict[Buffer, SBlock] = {block.body.buffer: block for block in blocks}
-    outputs = [buffer for buffer in func.params if buffer in stores]
+    outputs = [buffer for buffer in buffers_of(func) if buffer in stores]
     if len(outputs) != 1 or len(stores) != len(blocks):
         raise Unsupported(f"it writes {len(outputs)} results, not one")
     (out,) = outputs
     shape = [known_or(dim) for dim in out.shape]
     axes = [tir.fresh(f"a{i}") for i in range(len(shape))]
-    reader = Reader(list(func.params), stores, out, dict(zip(axes, shape, strict=True)))
+    reader = Reader(buffers_of(func), stores, out, dict(zip(axes, shape, strict=True)))
     value = reader.value_at(stores[out], axes)
     place = tir.flatten(axes, shape)
     form = Form(

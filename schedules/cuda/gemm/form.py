@@ -104,10 +104,13 @@ class Gemm:
         return ceil(self.m / rows)
 
 
-def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
-    """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of floats, of any sizes."""
+def match(func: PrimFunc, *, ragged: bool = False, at_call: bool = False) -> Gemm | Declined:
+    """Return the product in `func`, or why it is none that the tensor cores take.
+
+    `ragged`: of floats, of any sizes; with it, or `at_call`, its rows may be known at the call alone.
+    """
     parameters = static_parameters(func)
-    if parameters is None and not ragged:
+    if parameters is None and not ragged and not at_call:
         return Declined("its sizes are symbolic")
     found = contraction.find(func)
     if isinstance(found, Declined):
@@ -121,8 +124,6 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
         fixed = (*found.b, *found.n, *found.k)
         if not symbols or any(tir.as_int(found.extents[axis]) is None for axis in fixed) or found.b:
             return Declined("sizes other than its rows are symbolic")
-        if len(parameters) < len(func.params):
-            return Declined("a size is a parameter of its own")
     kinds = (*LOW, WIDE) if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
     operands = [_operand(value, kinds, found.dtype) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):

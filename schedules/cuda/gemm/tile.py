@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from relaxc.schedules.cuda.gemm.form import Gemm
 from relaxc.schedules.hardware import GPUS, Gpu
 from relaxc.schedules.template import Choices, Parameters
 
-__all__ = ["COOPERATIVE", "COPIED_ROWS", "PING_PONG", "Tile", "choices", "default", "refusal"]
+__all__ = ["COOPERATIVE", "COPIED_ROWS", "MANY_ROWS", "PING_PONG", "Tile", "choices", "default", "few", "many", "refusal"]
 
 COOPERATIVE, PING_PONG = 1, 0
 """Values of the parameter `splits` of one CTA a tile; above 1 it is the CTAs of a cluster that share its sum."""
@@ -227,6 +227,34 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     best = min(usual, key=lambda tile: (tile.cycles(gemm, gpu), -tile.cluster))
     other = min(rare, key=lambda tile: tile.cycles(gemm, gpu), default=best)
     return (other if other.cycles(gemm, gpu) < _CLEARLY * best.cycles(gemm, gpu) else best).parameters()
+
+
+MANY_ROWS, _FEW_ROWS = 4096, 128
+"""Rows that tiles are chosen for where they are known at the call alone."""
+
+
+def many(gemm: Gemm, gpu: Gpu) -> Tile:
+    """Return the tile, a CTA each, that is fastest for many rows."""
+    return _fastest_alone(replace(gemm, m=MANY_ROWS), gpu, parts=False)
+
+
+def few(gemm: Gemm, gpu: Gpu) -> Tile:
+    """Return the tile that is fastest for few rows, whose sum the CTAs of a cluster may share."""
+    return _fastest_alone(replace(gemm, m=_FEW_ROWS), gpu, parts=True)
+
+
+def _fastest_alone(gemm: Gemm, gpu: Gpu, *, parts: bool) -> Tile:
+    space = choices(gemm)
+    tiles = [
+        Tile(rows, columns, atoms, splits, 1, 8)
+        for rows in space["rows"]
+        for columns in space["columns"]
+        for splits in space["splits"]
+        for atoms in _atoms((rows, columns), splits == COOPERATIVE, space["atoms"])
+    ]
+    fitting = [tile for tile in tiles if _is_sensible(tile) and (parts or tile.parts == 1) and not _is_rare(tile)]
+    fitting = [tile for tile in fitting if not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms]
+    return min(fitting, key=lambda tile: tile.cycles(gemm, gpu))
 
 
 def _atoms(size: tuple[int, int], is_alone: bool, atoms: tuple[int, ...]) -> tuple[int, ...]:

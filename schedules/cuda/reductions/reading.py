@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from relaxc.schedules.cuda.common.expression import Unsupported
+from relaxc.schedules.cuda.common.sizes import buffers_of, symbols_of
 from relaxc.schedules.cuda.elementwise.axes import continues, cuts, with_neighbours_joined
 from relaxc.schedules.cuda.elementwise.form import Form
 from relaxc.schedules.cuda.elementwise.reading import Reader, is_whole, unfit
@@ -28,7 +29,7 @@ def match(func: PrimFunc) -> Reductions | Declined:
     """Return what `func` reduces and writes, or why it is nothing that the template takes."""
     if not analysis.has_reduction(func):
         return Declined("it reduces nothing")
-    if reason := unfit(func):
+    if reason := unfit(func) or ("its sizes are symbolic" if symbols_of(func) else ""):
         return Declined(reason)
     try:
         return _Whole(func).read()
@@ -45,11 +46,11 @@ class _Whole:
             raise Unsupported("its blocks are not one store each to every element")
         blocks = [nest.block for nest in nests if nest is not None]
         self.stores: dict[Buffer, SBlock] = {block.body.buffer: block for block in blocks}
-        outputs = [buffer for buffer in func.params if buffer in self.stores]
+        outputs = [buffer for buffer in buffers_of(func) if buffer in self.stores]
         if len(outputs) != 1 or len(self.stores) != len(blocks):
             raise Unsupported(f"it writes {len(outputs)} results, not one")
         (self.out,) = outputs
-        self.params = list(func.params)
+        self.params = buffers_of(func)
         self.sums = [block for block in blocks if block.init is not None]
         if len(self.sums) > _MOST_SUMS:
             raise Unsupported(f"it has more than {_MOST_SUMS} sums")

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from relaxc.schedules.cuda.common.expression import BYTES, C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
-from relaxc.schedules.cuda.common.sizes import known_or, symbols_of
+from relaxc.schedules.cuda.common.sizes import buffers_of, known_or, symbols_of
 from relaxc.schedules.ir import positions, tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Var
@@ -60,9 +60,9 @@ def matched(func: PrimFunc, read: Callable[[Sequence[SBlock]], Form], *, at_call
     blocks = [realize.block for realize in block_realizes(func)]
     if not any(block.init is not None for block in blocks):
         return Declined("it reduces nothing")
-    if not all(map(tirx.is_buffer_var, func.params)) or (not at_call and symbols_of(func)):
+    if not at_call and symbols_of(func):
         return Declined("its sizes are symbolic")
-    counts = [tir.as_int(tir.product(list(p.shape))) for p in func.params]
+    counts = [tir.as_int(tir.product(list(p.shape))) for p in buffers_of(func)]
     if any(count is not None and count >= _MOST_ELEMENTS for count in counts):
         return Declined("an operand has 2^31 elements or more")
     try:
@@ -82,7 +82,7 @@ class Reader:
         if not all(isinstance(block.body, tirx.BufferStore) for block in blocks):
             raise Unsupported("its blocks are not one store each")
         self.stores = {block.body.buffer: block for block in blocks}
-        outputs = [buffer for buffer in func.params if buffer in self.stores]
+        outputs = [buffer for buffer in buffers_of(func) if buffer in self.stores]
         if len(outputs) != 1 or len(self.stores) != len(blocks):
             raise Unsupported(f"it writes {len(outputs)} results, not one")
         self.out = outputs[0]

@@ -93,7 +93,8 @@ def _matched(func: PrimFunc) -> _Form | Declined:
     image, weight = operands
     batch, height, width, channels = (known_or(dim) for dim in image.shape)
     symbols = symbols_of(func)
-    if not isinstance(channels, int) or (symbols and windows.kind == "pixels"):
+    open_pixels = windows.kind == "pixels" and not (isinstance(height, int) and isinstance(width, int))
+    if not isinstance(channels, int) or open_pixels:
         return Declined("its channels, or all of its pixels, are known at the call alone")
     if windows.kind not in (*_KINDS, "pixels") or (weight is None) == (windows.kind == "depthwise"):
         return Declined(f"its windows are of the kind {windows.kind}")
@@ -196,10 +197,12 @@ def _image_sums(form: _Form) -> TextKernel:
     batch, height, width, channels = form.sizes
     numbers = {"CHANNELS": channels, "PIXELS": height * width, "LANES": _LANES}
     call = "image_sums((float*)shared, (const NAME_::In*)image, "
-    text = text_of("relaxc.schedules.cuda.windows", "image_sums.cuh")
+    text = f"DEV int images_of(const Operands& operands) {{ return {'operands.images' if form.at_call else batch}; }}\n"
+    text += text_of("relaxc.schedules.cuda.windows", "image_sums.cuh")
     source = _source(form, numbers, text, ["image"], call)
     pointers = (form.image, form.epilogue.out, *form.epilogue.operands)
-    return TextKernel(source, (), pointers, batch * ceil(channels / 64), 1, _LANES * 8, _LANES * 64 * 4)
+    grid = at_least_one(tir.product([batch, ceil(channels / 64)]))
+    return TextKernel(source, (), pointers, grid, 1, _LANES * 8, _LANES * 64 * 4, sizes=form.at_call)
 
 
 def _source(form: _Form, numbers: dict[str, int], text: str, inputs: list[str], call: str) -> str:

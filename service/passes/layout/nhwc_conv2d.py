@@ -12,9 +12,10 @@ from tvm import relax
 from relaxc.schedules.cuda.conv import compute
 from relaxc.schedules.cuda.conv.compute import VECTOR, Windows
 from relaxc.schedules.cuda.gemm.compute import takes_bytes
+from relaxc.schedules.ir import tir
 from relaxc.service.passes.common.constants import array_of, constant
 from relaxc.service.passes.common.images import pair, sides
-from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
+from relaxc.service.passes.common.rewrite import dims_of, is_tensor_constant, op_name
 from relaxc.service.passes.layout.nhwc_images import INJECTIVE, MAX_TAPS, TO_NCHW, NhwcImages, Rule, sizes_of
 from relaxc.service.passes.precision.dtypes import BYTES
 
@@ -27,9 +28,9 @@ _MAX_STEP = 8
 
 def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     data, weight = call.args
-    attrs, shape = call.attrs, static_shape(data)
+    attrs, shape = call.attrs, dims_of(data)
     weight = images.binding(weight) if isinstance(weight, relax.Var) else weight
-    if shape is None or not is_tensor_constant(weight):
+    if shape is None or not isinstance(shape[1], int) or not is_tensor_constant(weight):
         return None
     of_bytes = _is_of_bytes(call, data, weight)
     if not of_bytes and (str(data.ty.dtype) not in images.taken or data.ty.dtype != weight.ty.dtype):
@@ -68,7 +69,7 @@ def _is_of_bytes(call: relax.Call, data: relax.Expr, weight: relax.Expr) -> bool
 
 
 def _depthwise(
-    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]
+    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[Any, Any]
 ) -> relax.Var | None:
     if prod(windows.kernel) > MAX_TAPS:
         return None
@@ -78,21 +79,24 @@ def _depthwise(
     return images.te(function, images.image(data), packed, name="depthwise_conv2d")
 
 
-def _dense(images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]) -> relax.Var:
-    if windows == Windows("taps", (1, 1), dilation=windows.dilation) and out == sizes_of(data)[2:]:
+def _dense(images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[Any, Any]) -> relax.Var:
+    same = all(tir.same_size(*pair) for pair in zip(out, sizes_of(data)[2:], strict=True))
+    if windows == Windows("taps", (1, 1), dilation=windows.dilation) and same:
         return images.te(compute.pointwise, images.image(data), constant(array[:, :, 0, 0]), name="conv2d")
     packed = constant(np.ascontiguousarray(array.transpose(2, 3, 0, 1)))
     return images.te(partial(compute.conv2d, windows=windows, out=out), images.image(data), packed, name="conv2d")
 
 
 def _of_few_channels(
-    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int], right: int
+    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[Any, Any], right: int
 ) -> relax.Var:
     """The image gets 8 channels, and the padding of its lines: a row of the kernel is one piece of it then."""
     channels, left = array.shape[1], windows.padding[1]
     packed = np.pad(array.transpose(2, 0, 3, 1), ((0, 0), (0, 0), (0, 0), (0, VECTOR - channels)))
     windows = Windows("rows", windows.kernel, windows.strides, (windows.padding[0], 0), windows.dilation)
-    width = max(sizes_of(data)[3] + left + right, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
+    width = sizes_of(data)[3] + left + right
+    if isinstance(width, int):
+        width = max(width, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
     # What narrows the image does so here: a cast in another kernel would write it once more.
     bound = images.binding(data)
     narrows = bound is not None and op_name(bound) == "relax.astype" and data not in images.last
