@@ -77,6 +77,10 @@ CASES = (
     ("conv", ConvCase("depthwise", (2, 7, 9, 16), 16, (3, 3), (1, 1), (1, 1, 1, 1), open=(0, 1, 2)), "cuda.windows"),
     ("conv", ConvCase("max", (2, 7, 9, 16), 16, (3, 3), (2, 2), (1, 1, 1, 1), epilogue="none", open=(0,)), "cuda.windows"),
     ("conv", ConvCase("pointwise", (2, 5, 7, 16), 24, epilogue="bias_residual_relu", open=(0, 1)), "cuda.gemm_sm80"),
+    ("plain", PlainCase("softmax", (3, 5, 24), axes=(2,), open=(5, 24)), "cuda.reductions"),
+    ("plain", PlainCase("norm", (3, 7, 24), "float32", "float32", axes=(1, 2), open=(3, 7)), "cuda.reductions"),
+    ("plain", PlainCase("mean", (3, 7, 16), axes=(1,), open=(7,)), "cuda.reductions"),
+    ("plain", PlainCase("shares", (2, 7, 5, 16), axes=(1, 2), open=(2, 5)), "cuda.reductions"),
 )  # fmt: skip
 
 
