@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.at_call LOCK NAME…
 
-NAME is a model of `benchmarks.gpu.models`, or `open:SEED`, a network of `benchmarks.gpu open` of any batch. Says one row
-for each size: milliseconds, ratios, and the error beside that of eager torch, both relative to fp32. The file LOCK
+NAME is a model of `benchmarks.gpu.models`, or `open:SEED`, a network of `benchmarks.gpu open` of any batch. Says one
+row for each size: milliseconds, ratios, and the error beside that of eager torch, both relative to fp32. The file LOCK
 keeps processes beside each other from taking times at once. Compiles on the machine with the GPU.
 """
 
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -98,11 +99,13 @@ def measure(name: str, lock: Path) -> None:
     case = _case(name)
     with TemporaryDirectory() as scratch, torch.no_grad():
         first = case.inputs((2, case.sizes[1][1]))
-        dynamic: tuple[Any, ...] = tuple({axis: torch.export.Dim.AUTO for axis in axes} for axes in case.open)
+        dynamic: tuple[Any, ...] = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in case.open)
         if name == "gpt2_decode":  # `forward(x, *past)`
             dynamic = (dynamic[0], dynamic[1:])
         open_model, front = _compiled(case.module, first, Path(scratch, "open"), dynamic)
-        fixed = [_compiled(case.module, case.inputs(size), Path(scratch, f"s{i}"))[0] for i, size in enumerate(case.sizes)]
+        fixed = [
+            _compiled(case.module, case.inputs(size), Path(scratch, f"s{i}"))[0] for i, size in enumerate(case.sizes)
+        ]
         wide, low = deepcopy(case.module).float().cuda(), case.module.cuda()
         compiled = torch.compile(low, dynamic=True)
         for size, static in zip(case.sizes, fixed, strict=True):
@@ -112,12 +115,9 @@ def measure(name: str, lock: Path) -> None:
                 compiled(*given)
             torch.cuda.synchronize()
             with alone(lock):
-                row |= milliseconds_in_turns({
-                    "ours": lambda given=given: open_model(*given), "static": lambda given=given: static(*given),  # type: ignore[misc]
-                    "torch": lambda given=given: compiled(*given),  # type: ignore[misc]
-                })  # fmt: skip
-                kernels = kernels_of(lambda given=given: open_model(*given), most=1000)  # type: ignore[misc]
-                of_static = kernels_of(lambda given=given: static(*given), most=1000)  # type: ignore[misc]
+                calls = {name: partial(each, *given) for name, each in (("ours", open_model), ("static", static))}
+                row |= milliseconds_in_turns({**calls, "torch": partial(compiled, *given)})
+                kernels, of_static = (kernels_of(call, most=1000) for call in calls.values())
             ms, busy = row["ms"], [sum(us for *_, us in each) / 1e3 for each in (kernels, of_static)]
             row |= {"to_static": round(ms["ours"] / ms["static"], 3), "to_torch": round(ms["ours"] / ms["torch"], 3)}
             row |= {"busy_ms": [round(each, 4) for each in busy], "launches": sum(n for _, n, _ in kernels)}
@@ -143,7 +143,9 @@ def _errors(case: _Case, wide: Any, low: Any, ours: Callable[..., Any], given: t
     def several(value: Any) -> list[Any]:
         return list(value) if isinstance(value, tuple | list) else [value]
 
-    seen: Any = given[1].bool() if len(given) == 2 and given[1].dtype == torch.int64 else ...  # padding is not asked for
+    seen: Any = (
+        given[1].bool() if len(given) == 2 and given[1].dtype == torch.int64 else ...
+    )  # padding is not asked for
     want = several(wide(*(each.float() if each.is_floating_point() else each for each in given)))
     got, again, eager = results_of(ours(*given)), results_of(ours(*given)), several(low(*given))
 

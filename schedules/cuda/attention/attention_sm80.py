@@ -96,7 +96,12 @@ def _places(name: str, at: Heads) -> dict[str, int]:
 def _sizes(attention: Attention) -> str:
     """The struct Sizes: constants, or what is known at the call."""
     at = attention
-    numbers = (at.batch, at.queries, at.keys, *(n for each in (at.q, at.k, at.v, at.out) for n in (each.heads, each.batches)))
+    numbers = (
+        at.batch,
+        at.queries,
+        at.keys,
+        *(n for each in (at.q, at.k, at.v, at.out) for n in (each.heads, each.batches)),
+    )
     types = ["int"] * 3 + ["long long"] * 8
     fields = zip(types, AT_CALL, numbers, strict=True)
     if not at.symbols:

@@ -75,9 +75,10 @@ class Attention:
 
     def guessed(self) -> Attention:
         """Return the attention with numbers for the sizes that are known at the call, by which its tile is chosen."""
-        return self if not self.symbols else replace(
-            self, batch=_guess(self.batch, 8), queries=_guess(self.queries, 256), keys=_guess(self.keys, 256), symbols=()
-        )  # fmt: skip
+        if not self.symbols:
+            return self
+        queries, keys = (_guess(size, 256) for size in (self.queries, self.keys))
+        return replace(self, batch=_guess(self.batch, 8), queries=queries, keys=keys, symbols=())
 
     @property
     def is_paged(self) -> bool:

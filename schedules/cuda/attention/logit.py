@@ -32,7 +32,7 @@ class Logit:
 
 
 def logit_of(block: SBlock, scores: Buffer, symbols: Sequence[Var] = ()) -> Logit:
-    """Return the logit that `block` stores of the buffer `scores`; `symbols` are sizes at the call. Raise Unsupported."""
+    """Return the logit that `block` stores of the buffer `scores`; `symbols`: sizes at the call. Raise Unsupported."""
     *batch, m, n = [iv.var for iv in block.iter_vars]
     bounds = {iv.var: known_or(iv.dom.extent) for iv in block.iter_vars}
     if not all(map(tir.same_var, block.body.indices, (*batch, m, n))):
@@ -89,7 +89,7 @@ def _open_places(batch: Sequence[Var], bounds: Mapping[Var, Size], symbols: Sequ
     texts = {var: f"operands.s{i}" for i, var in enumerate(symbols)}
     heads = batch[-1:] if batch and isinstance(bounds[batch[-1]], int) else []
     outer = batch[: len(batch) - len(heads)]
-    texts |= {var: "(long long)h" for var in heads}
+    texts |= dict.fromkeys(heads, "(long long)h")
     texts |= {var: "0" if bounds[var] == 1 else "(long long)b" for var in outer}
     return {var: Pair(f"({text})", f"({text})") for var, text in texts.items()}
 

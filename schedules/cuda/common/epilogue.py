@@ -20,8 +20,8 @@ __all__ = ["Axes", "Epilogue", "epilogue_of", "pair_type"]
 class Axes:
     """The spatial axes of a reduction block, in the order of its result: `[b, m, n]`, each group flattened.
 
-    `extents` has the size of each; `origin` gives each spatial variable of the block from the axes. `texts` has those of
-    sizes that are known at the call and no symbol.
+    `extents` has the size of each; `origin` gives each spatial variable of the block from the axes. `texts` has
+    those of sizes that are known at the call and no symbol.
     """
 
     b: tuple[Var, ...]
@@ -160,9 +160,7 @@ def _value_at(block: SBlock, indices: Sequence[Expr]) -> Expr:
     return tir.substitute(store.value, values)
 
 
-def _unflattened(
-    name: str, axes: Sequence[Var], of: Axes, symbols: Mapping[Var, str]
-) -> dict[Var, Pair]:
+def _unflattened(name: str, axes: Sequence[Var], of: Axes, symbols: Mapping[Var, str]) -> dict[Var, Pair]:
     """The text of each axis of a group from the group's position `name`."""
     found: dict[Var, Pair] = {}
     stride: int | str = 1

@@ -109,7 +109,7 @@ class TextKernel:
     0: the compiler decides. It gives small CTAs so few registers that they load and compute one value after the other.
     """
     sizes: Sequence[Expr] = ()
-    """What the device function gets behind the pointers, as int64: expressions of symbolic sizes, as the grid may be."""
+    """What the device function gets behind the pointers, as int64: expressions of symbols, as the grid may be."""
     overlaps: bool = True
     """Whether it may begin before the kernel before it has ended: a device since sm_90, and a text that waits."""
 

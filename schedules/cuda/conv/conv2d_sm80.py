@@ -78,7 +78,8 @@ def kernel(conv: Conv2d, tile: WarpTile, gpu: Gpu) -> TextKernel:
 def _numbers(conv: Conv2d) -> dict[str, int]:
     windows, in_row = conv.windows, conv.by_rows
     return {
-        "CHANNELS": int(conv.image[3]), "KERNEL_H": windows.kernel[0], "KERNEL_W": 1 if in_row else windows.kernel[1], "DEPTH": conv.depth,
+        "CHANNELS": int(conv.image[3]), "KERNEL_H": windows.kernel[0], "KERNEL_W": 1 if in_row else windows.kernel[1],
+        "DEPTH": conv.depth,
         "STEP_Y": windows.strides[0], "STEP_X": windows.strides[1],
         "PAD_Y": windows.padding[0], "PAD_X": windows.padding[1],
         "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],

@@ -6,8 +6,8 @@ from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.common.sizes import at_least_one, divided
+from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.elementwise.form import Form
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from relaxc.schedules.cuda.elementwise.reading import match

@@ -137,12 +137,13 @@ class Lanes:
             lines.append(self.split(axis, divided(self.form.sizes[axis], lanes), lanes))
         times = f" * {self.lanes}" if len(self.form.axes) == 1 else ""
         total = tir.as_int(tir.product(list(self.form.sizes)))
+        place = "long long" if self.form.symbols else "int"
         count = "operands.total" if total is None else str(total // self.lanes)
         return (
             f"typedef unsigned {'long long' if self.form.symbols else 'int'} Count;\n"
             f"DEV Count total_of(const Operands& operands) {{ return {count}; }}\n"
             f"DEV Place place_of(Count vector, const Operands& operands) {{\n  Place at;\n{self.sizes_at()}"
-            f"{''.join(lines)}  at.x[0] = ({'long long' if self.form.symbols else 'int'})rest{times};\n  return at;\n}}\n"
+            f"{''.join(lines)}  at.x[0] = ({place})rest{times};\n  return at;\n}}\n"
         )
 
     def _read(self) -> str:

@@ -35,7 +35,7 @@ def match(func: PrimFunc) -> Form | Declined:
 
 
 def unfit(func: PrimFunc) -> str:
-    """Return why texts of positions, of 32 bits where sizes are known, do not do for the parameters of `func`, or ''."""
+    """Return why texts of positions, of 32 bits where sizes are known, do not do for what `func` is given, or ''."""
     if reason := unbound_size(func):
         return reason
     buffers = buffers_of(func)

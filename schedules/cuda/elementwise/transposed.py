@@ -9,8 +9,8 @@ from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.common.sizes import at_least_one, divided, guess
+from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.elementwise.elementwise import most_dividing, most_lanes, source_of
 from relaxc.schedules.cuda.elementwise.form import Form, Operand
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
@@ -130,14 +130,22 @@ def _fastest(form: Form, operand: Operand) -> int | None:
     """The axis in which an operand has neighbours, where it is not the last and a tile of it can be staged."""
     data = [var for var in tir.variables(operand.at) if var not in form.bounds and var not in form.symbols]
     across = positions.step(operand.at, form.axes[-1], form.bounds)
-    if data or across is None or tir.as_int(across) in (0, 1) or any(not _may_guard(form, guard.condition) for guard in operand.guards):
+    if (
+        data
+        or across is None
+        or tir.as_int(across) in (0, 1)
+        or any(not _may_guard(form, guard.condition) for guard in operand.guards)
+    ):
         return None
     return next((i for i, axis in enumerate(form.axes[:-1]) if tir.stride(operand.at, axis, form.bounds) == 1), None)
 
 
 def _may_guard(form: Form, condition: Expr) -> bool:
     """Whether a condition is known of a whole row of a tile before anything is read."""
-    return all((var in form.bounds or var in form.symbols) and not var.same_as(form.axes[-1]) for var in tir.variables(condition))
+    return all(
+        (var in form.bounds or var in form.symbols) and not var.same_as(form.axes[-1])
+        for var in tir.variables(condition)
+    )
 
 
 def _group(form: Form, operand: Operand, m: int) -> int:

@@ -171,7 +171,8 @@ def _body(gemm: Gemm, tile: Tile, gpu: Gpu, rows: str, numbers: Mapping[str, int
         "CONSUMERS": tile.consumers, "CLUSTER_M": tile.cluster, "SPLITS": tile.parts, "GROUP_M": tile.group,
         "BUFFERS": tile.buffers, "BOX_ROWS": COPIED_ROWS,
         "PARTIAL_STEPS": -(-tile.partial // atoms),
-        "SIZE_M": gemm.m if gemm.rows is None else 0, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch, "ATOM_K": gemm.atom,
+        "SIZE_M": gemm.m if gemm.rows is None else 0, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch,
+        "ATOM_K": gemm.atom,
         **numbers,
     }  # fmt: skip
     switches = {

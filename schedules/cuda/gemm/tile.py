@@ -9,7 +9,18 @@ from relaxc.schedules.cuda.gemm.form import Gemm
 from relaxc.schedules.hardware import GPUS, Gpu
 from relaxc.schedules.template import Choices, Parameters
 
-__all__ = ["COOPERATIVE", "COPIED_ROWS", "MANY_ROWS", "PING_PONG", "Tile", "choices", "default", "few", "many", "refusal"]
+__all__ = [
+    "COOPERATIVE",
+    "COPIED_ROWS",
+    "MANY_ROWS",
+    "PING_PONG",
+    "Tile",
+    "choices",
+    "default",
+    "few",
+    "many",
+    "refusal",
+]
 
 COOPERATIVE, PING_PONG = 1, 0
 """Values of the parameter `splits` of one CTA a tile; above 1 it is the CTAs of a cluster that share its sum."""

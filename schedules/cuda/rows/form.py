@@ -33,8 +33,8 @@ class Rows:
     """`out[r, c] = result(x[r, c], sums[r, :], c)`; `text` has Operands, and a `term` for each sum, and `result`.
 
     `across` of the operands are vectors that all rows read alike, and `here` are read where the result is written:
-    their number. Not `whole`: the result has one value of each row, `out[r] = result(sums[r, :])`. The rows may be known
-    at the call alone: `sizes` are what Operands has behind the pointers then, the rows first.
+    their number. Not `whole`: the result has one value of each row, `out[r] = result(sums[r, :])`. The rows may be
+    known at the call alone: `sizes` are what Operands has behind the pointers then, the rows first.
     """
 
     x: Buffer
@@ -236,8 +236,8 @@ class Reader:
         every = zip(self.axes[:-1], self.shape[:-1], strict=True)
         wanted = [(axis, size) for axis, size in every if tir.as_int(size) != 1]
         given = [iv for iv in kept if tir.as_int(iv.dom.extent) != 1]
-        same = (tir.same_size(tir.size(iv.dom.extent), tir.size(size)) for iv, (_, size) in zip(given, wanted))
-        if len(given) != len(wanted) or not all(same):
+        sizes = [size for _, size in wanted]
+        if len(given) != len(sizes) or not all(map(tir.same_size, [iv.dom.extent for iv in given], sizes)):
             raise Unsupported("its sums are not of the rows that it writes")
         places = _not_one(block.body.indices, block.body.buffer.shape)
         if len(places) != len(given) or not all(map(tir.same_var, places, [iv.var for iv in given])):
@@ -260,7 +260,9 @@ class Reader:
         stride, wide = "1", "(long long)" if self.symbols else ""
         for axis, size in reversed(list(zip(self.axes[:-1], self.shape[:-1], strict=True))):
             extent = str(size) if isinstance(size, int) else f"({self._size_text(size)})"
-            found[axis] = Pair(*(f"({wide}(m / (int){stride} % (int){extent}))" if wide else f"(m / {stride} % {extent})",) * 2)
+            found[axis] = Pair(
+                *(f"({wide}(m / (int){stride} % (int){extent}))" if wide else f"(m / {stride} % {extent})",) * 2
+            )
             stride = str(int(stride) * size) if stride.isdigit() and isinstance(size, int) else f"({stride} * {extent})"
         for i, var in enumerate(self.sums[:known]):
             found[var] = Pair(f"s[{i}]", f"s[{i}]")

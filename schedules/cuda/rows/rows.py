@@ -98,7 +98,8 @@ def _kernel(rows: Rows, threads: int, each: int, groups: int, gpu: Gpu) -> TextK
     registers = gpu.registers_per_sm // (threads * groups)
     wanted = held * (each * (1 + rows.here) + rows.across)
     numbers = {
-        "ROWS": tir.as_int(rows.rows) or 0, "COLUMNS": rows.columns, "VECTOR": _vector(rows), "THREADS_PER_ROW": threads,
+        "ROWS": tir.as_int(rows.rows) or 0, "COLUMNS": rows.columns, "VECTOR": _vector(rows),
+        "THREADS_PER_ROW": threads,
         "ROWS_EACH": each, "GROUPS": groups, "EARLY": int(wanted <= min(_EARLY, registers // 2)),
         "WHOLE": int(rows.whole),
         "AT_CALL": int(bool(rows.sizes)),

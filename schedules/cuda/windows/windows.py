@@ -108,9 +108,7 @@ def _matched(func: PrimFunc) -> _Form | Declined:
     names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
     sizes = (*map(tir.size, (batch, height, width, out_h, out_w)), *symbols) if symbols else ()
     try:
-        fused = epilogue_of(
-            func, block, pixel_axes(block), or_bytes=True, symbols=names, fields=("images", *IMAGE)
-        )
+        fused = epilogue_of(func, block, pixel_axes(block), or_bytes=True, symbols=names, fields=("images", *IMAGE))
     except Unsupported as error:
         return Declined(str(error))
     return _Form(windows, image, weight, (batch, height, width, channels), (out_h, out_w), fused, sizes)
@@ -177,13 +175,17 @@ def _windows(form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel:
         "STRIP": strip, "PATCH_C": group, "PATCH_X": across, "PATCH_Y": down,
         "ROWS": max(1, min(windows.kernel[0], _most_loads(form) // _span(windows, strip))),
     }  # fmt: skip
-    blocks_of = zip((channels // 8, tir.ceil_div(form.result[1], strip), form.result[0]), (group, across, down), strict=True)
+    blocks_of = zip(
+        (channels // 8, tir.ceil_div(form.result[1], strip), form.result[0]), (group, across, down), strict=True
+    )
     grid = tir.product([batch, *(tir.ceil_div(size, part) for size, part in blocks_of)])
     weight = [] if form.weight is None else [form.weight]
     call = f"windows((const NAME_::In*)image, {'(const NAME_::In*)weight' if weight else 'nullptr'}, "
     text = f"constexpr uint32_t LEAST_PAIR = {_INFINITY[str(form.image.dtype)]:#x}u;\n"
     text += image_text(form.sizes, form.result, at_call=bool(form.at_call))
-    text += f"DEV int images_of(const Operands& operands) {{ return {'operands.images' if form.at_call else batch}; }}\n"
+    text += (
+        f"DEV int images_of(const Operands& operands) {{ return {'operands.images' if form.at_call else batch}; }}\n"
+    )
     text += text_of("relaxc.schedules.cuda.windows", "windows.cuh")
     source = _source(form, numbers, text, ["image", *(["weight"] if weight else [])], call)
     pointers = (form.image, *weight, form.epilogue.out, *form.epilogue.operands)

@@ -40,7 +40,8 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     filters, depth, *kernel = sizes_of(weight)
     top, left, _, right = sides(attrs.padding)
     windows = Windows("taps", pair(kernel), pair(attrs.strides), (top, left), pair(attrs.dilation))
-    if filters % VECTOR or max(windows.strides) > _MAX_STEP:
+    of_patches = not of_bytes and _is_of_patches(images, call, windows, depth)
+    if filters % VECTOR or (max(windows.strides) > _MAX_STEP and not of_patches):
         return None
     out_h, out_w = sizes_of(call)[2:]
     array, groups = array_of(weight), int(attrs.groups)
@@ -48,6 +49,8 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     if of_bytes:
         if groups == 1 and takes_bytes(depth, filters):
             result = _dense(images, data, array, windows, (out_h, out_w))
+    elif of_patches:
+        result = _of_patches(images, data, array, (out_h, out_w))
     elif groups == shape[1] == filters and depth == 1:
         result = _depthwise(images, data, array, windows, (out_h, out_w))
     elif groups == 1 and shape[1] % VECTOR == 0:
@@ -66,6 +69,23 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
 def _is_of_bytes(call: relax.Call, data: relax.Expr, weight: relax.Expr) -> bool:
     """Whether bytes are convolved, and summed in int32."""
     return str(call.ty.dtype) == "int32" and all(str(each.ty.dtype) in BYTES for each in (data, weight))
+
+
+def _is_of_patches(images: NhwcImages, call: relax.Call, windows: Windows, depth: int) -> bool:
+    """Whether windows are beside each other, and too long or of too few channels to be read as taps or rows."""
+    kernel = windows.kernel
+    beside = windows == Windows("taps", kernel, kernel) and not any(sides(call.attrs.padding))
+    large = max(kernel) > _MAX_STEP or (depth < VECTOR and kernel[1] * VECTOR > _ROW)
+    whole = int(call.attrs.groups) == 1 and depth * prod(kernel) % VECTOR == 0
+    return beside and large and whole and call.args[0] not in images.last
+
+
+def _of_patches(images: NhwcImages, data: relax.Expr, array: Any, out: tuple[Any, Any]) -> relax.Var:
+    """A product whose rows are the patches of the image, each read once."""
+    filters, _, *kernel = array.shape
+    taken = partial(compute.patches, kernel=tuple(kernel), out=out)
+    rows = images.te(taken, images.visited(data), name="patches", pattern=INJECTIVE)
+    return images.te(compute.pointwise, rows, constant(array.reshape(filters, -1)), name="conv2d")
 
 
 def _depthwise(

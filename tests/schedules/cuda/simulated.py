@@ -11,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-
 from tvm import tirx
 
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of

@@ -23,7 +23,13 @@ from tests.schedules.cuda.simulated import at_sizes, run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
 GPU = gpu_of(TARGET)
-DEVICES = {"attention": attention_device, "conv": conv_device, "plain": plain_device, "moves": moves_device, "rows": rows_device}
+DEVICES = {
+    "attention": attention_device,
+    "conv": conv_device,
+    "plain": plain_device,
+    "moves": moves_device,
+    "rows": rows_device,
+}
 
 
 def values_of(case):
@@ -55,27 +61,35 @@ def computed(suite, case, rule, folder):
 
 
 CASES = (
-    ("plain", PlainCase("chain", (3, 5, 24), steps=("add", "tanh"), others=((1, 5, 1),), open=(3, 5)), "cuda.elementwise"),
-    ("plain", PlainCase("chain", (2, 3, 7), "float32", "float32", ("multiply",), ((2, 1, 7),), open=(7,)), "cuda.elementwise"),
-    ("moves", MovesCase("transpose", (3, 13, 24), axes=(0, 2, 1), rule="cuda.transposed", open=(3, 13)), "cuda.transposed"),
+    ("plain", PlainCase("chain", (3, 5, 24), steps=("add", "tanh"), others=((1, 5, 1),), open=(3, 5)),
+     "cuda.elementwise"),
+    ("plain", PlainCase("chain", (2, 3, 7), "float32", "float32", ("multiply",), ((2, 1, 7),), open=(7,)),
+     "cuda.elementwise"),
+    ("moves", MovesCase("transpose", (3, 13, 24), axes=(0, 2, 1), rule="cuda.transposed", open=(3, 13)),
+     "cuda.transposed"),
     ("moves", MovesCase("transpose", (3, 5, 4, 8), axes=(0, 2, 1, 3), open=(3, 5)), "cuda.elementwise"),
     ("moves", MovesCase("concat", (3, 5, 24), axes=(1, 2), open=(3, 5)), "cuda.elementwise"),
     ("moves", MovesCase("take", (50, 24), axes=(3, 7), open=(3, 7)), "cuda.elementwise"),
     ("rows", RowsCase("layer_norm", (3, 5, 40), open=(3, 5)), "cuda.rows"),
     ("rows", RowsCase("softmax", (3, 7, 24), "float16", before="residual", open=(7,)), "cuda.rows"),
     ("rows", RowsCase("amax", (3, 7, 24), open=(3, 7)), "cuda.rows"),
-    ("attention", AttentionCase(2, 2, 20, 37, 24, mask="keys", open=("batch", "queries", "keys")), "cuda.attention_sm80"),
-    ("attention", AttentionCase(2, 4, 19, 40, 32, shared=2, layout="bhsd", mask="where", causal=3, open=("batch", "keys")),
+    ("attention", AttentionCase(2, 2, 20, 37, 24, mask="keys", open=("batch", "queries", "keys")),
+     "cuda.attention_sm80"),
+    ("attention", AttentionCase(2, 4, 19, 40, 32, shared=2, layout="bhsd", mask="where", causal=3,
+              open=("batch", "keys")),
      "cuda.attention_sm80"),
     ("attention", AttentionCase(2, 2, 33, 33, 32, layout="merged", causal=0, open=("queries",)), "cuda.attention_sm80"),
     ("attention", AttentionCase(2, 4, 1, 70, 32, shared=2, layout="bhsd", mask="low", open=("batch", "keys")),
      "cuda.attention_sm80"),
-    ("conv", ConvCase("taps", (3, 7, 9, 16), 24, (3, 3), (2, 1), (1, 1, 1, 1), epilogue="bias_residual_relu", open=(0,)),
+    ("conv", ConvCase("taps", (3, 7, 9, 16), 24, (3, 3), (2, 1), (1, 1, 1, 1),
+              epilogue="bias_residual_relu", open=(0,)),
      "cuda.conv2d_sm80"),
-    ("conv", ConvCase("taps", (2, 7, 9, 8), 16, (3, 3), (2, 2), (1, 0, 1, 2), epilogue="bias_residual_relu", open=(0, 1, 2)),
+    ("conv", ConvCase("taps", (2, 7, 9, 8), 16, (3, 3), (2, 2), (1, 0, 1, 2),
+              epilogue="bias_residual_relu", open=(0, 1, 2)),
      "cuda.conv2d_sm80"),
     ("conv", ConvCase("depthwise", (2, 7, 9, 16), 16, (3, 3), (1, 1), (1, 1, 1, 1), open=(0, 1, 2)), "cuda.windows"),
-    ("conv", ConvCase("max", (2, 7, 9, 16), 16, (3, 3), (2, 2), (1, 1, 1, 1), epilogue="none", open=(0,)), "cuda.windows"),
+    ("conv", ConvCase("max", (2, 7, 9, 16), 16, (3, 3), (2, 2), (1, 1, 1, 1), epilogue="none", open=(0,)),
+     "cuda.windows"),
     ("conv", ConvCase("pointwise", (2, 5, 7, 16), 24, epilogue="bias_residual_relu", open=(0, 1)), "cuda.gemm_sm80"),
     ("plain", PlainCase("softmax", (3, 5, 24), axes=(2,), open=(5, 24)), "cuda.reductions"),
     ("plain", PlainCase("norm", (3, 7, 24), "float32", "float32", axes=(1, 2), open=(3, 7)), "cuda.reductions"),
