@@ -84,6 +84,7 @@ def kernel_at_call(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
     Both texts are in one kernel, of as many threads as either needs: those that a text has no work for only meet the
     others. Clusters share a sum of few rows; where there are many, each CTA is for itself.
     """
+    assert gemm.rows is not None
     low = str(gemm.out.dtype) in LOW
     less = few(gemm, gpu) if tile.cluster * tile.parts == 1 else tile
     tiles, names = [tile, *([less] if less != tile else [])], ["many", "few"]

@@ -47,7 +47,8 @@ class _Form:
     def guessed(self) -> _Form:
         """Return the form with numbers for the sizes that are known at the call, by which its point is chosen."""
         batch, height, width, channels = (guess(size) for size in self.sizes)
-        return replace(self, sizes=(batch, height, width, channels), result=tuple(map(guess, self.result)), at_call=())
+        result = guess(self.result[0]), guess(self.result[1])
+        return replace(self, sizes=(batch, height, width, channels), result=result, at_call=())
 
 
 class OverWindows(AmpereTemplate[_Form]):
@@ -155,7 +156,8 @@ def _patch(form: _Form, strip: int, threads: int) -> tuple[int, int, int]:
     def elements(patch: tuple[int, int]) -> int:
         x, y = patch
         high = (y - 1) * windows.strides[0] + (windows.kernel[0] - 1) * windows.dilation[0] + 1
-        return ceil(strips / x) * ceil(form.result[0] / y) * (_span(windows, strip * x) * high + 32)
+        lines = int(form.result[0])
+        return int(ceil(strips / x) * ceil(lines / y) * (_span(windows, strip * x) * high + 32))
 
     sizes = [(x, min(form.result[0], threads // shared // x)) for x in range(1, min(strips, threads // shared) + 1)]
     return shared, *min(sizes, key=elements)
