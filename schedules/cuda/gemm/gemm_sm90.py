@@ -18,7 +18,7 @@ from relaxc.schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one
 from relaxc.schedules.cuda.common.template import HopperTemplate
 from relaxc.schedules.cuda.gemm.form import ROWS, Gemm, match
-from relaxc.schedules.cuda.gemm.tile import COPIED_ROWS, MANY_ROWS, Tile, choices, default, few, many, refusal
+from relaxc.schedules.cuda.gemm.tile import COPIED_ROWS, MANY_ROWS, Tile, by_rows, choices, default, many, refusal
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.types import Expr, PrimFunc
@@ -79,47 +79,39 @@ def _maps(gemm: Gemm, tile: Tile) -> list[TensorMap]:
 
 
 def kernel_at_call(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
-    """Return one launch of `gemm`, whose rows are known at the call: in tiles of `tile`, or, of few rows, in others.
+    """Return one launch of `gemm`, whose rows are known at the call: in tiles of `tile`, or, of fewer rows, in others.
 
-    Both texts are in one kernel, of as many threads as either needs: those that a text has no work for only meet the
+    All texts are in one kernel, of as many threads as any needs: those that a text has no work for only meet the
     others. Clusters share a sum of few rows; where there are many, each CTA is for itself.
     """
-    assert gemm.rows is not None
     low = str(gemm.out.dtype) in LOW
-    less = few(gemm, gpu) if tile.cluster * tile.parts == 1 else tile
-    tiles, names = [tile, *([less] if less != tile else [])], ["many", "few"]
-    body, arguments, maps = text_of("relaxc.schedules.cuda.common", "hopper.cuh"), "", []
-    for name, each in zip(names, tiles, strict=False):
+    chosen = by_rows(gemm, tile, gpu) if tile.cluster * tile.parts == 1 else [(0, tile)]
+    body, maps = text_of("relaxc.schedules.cuda.common", "hopper.cuh"), [_maps(gemm, each) for _, each in chosen]
+    size = max(each.cluster * each.parts for _, each in chosen)
+    fields = [f"p{i}" for i in range(len(gemm.operands))] + [f"s{i}" for i in range(len(gemm.sizes))]
+    calls, first = "", 0
+    grid = tir.ceil_div(_grid(gemm, tile, gpu), size) * size
+    for at, ((most, each), own) in enumerate(zip(chosen, maps, strict=True)):
         text = _body(gemm, each, gpu, text_of("relaxc.schedules.cuda.gemm", "rows.cuh"), {})
-        body += f"namespace NAME_{name} {{\n{text}}}\n"
-        maps.append(_maps(gemm, each))
-    bound = _most_of_few(gemm, tile, less, gpu) if len(tiles) > 1 else 0
-    size = max(each.cluster * each.parts for each in tiles)
-    grids = [tir.ceil_div(_grid(gemm, each, gpu), size) * size for each in tiles]
-    grid = grids[0] if len(tiles) == 1 else tirx.Select(gemm.rows <= bound, grids[1], grids[0])
-    parameters = [f"unsigned long long m{i}" for i in range(sum(map(len, maps)))]
-    parameters = ["void* shared", *parameters, "void* out", *(f"const void* p{i}" for i in range(len(gemm.operands)))]
-    parameters += [f"long long s{i}" for i in range(len(gemm.sizes))]
-    calls, first = [], 0
-    for name, own in zip(names, maps, strict=False):
-        given = [f"(const hopper::TensorMap*)m{first + i}" for i in range(len(own))]
-        given += ["nullptr"] * (3 - len(own))
-        fields = [f"p{i}" for i in range(len(gemm.operands))] + [f"s{i}" for i in range(len(gemm.sizes))]
-        calls.append(
-            f"NAME_{name}::gemm((uint8_t*)shared, {', '.join(given)}, (NAME_{name}::Out*)out, "
-            f"NAME_{name}::Operands{{{', '.join(fields)}}})"
-        )
+        body += f"namespace NAME_{at} {{\n{text}}}\n"
+        given = [f"(const hopper::TensorMap*)m{first + i}" for i in range(len(own))] + ["nullptr"] * (3 - len(own))
+        calls += f"  if (s0 <= {most}) return " if most else "  "
+        calls += f"NAME_{at}::gemm((uint8_t*)shared, {', '.join(given)}, (NAME_{at}::Out*)out, "
+        calls += f"NAME_{at}::Operands{{{', '.join(fields)}}});\n"
         first += len(own)
-    arguments = calls[0] if len(calls) == 1 else f"if (s0 <= {bound}) {calls[1]};\n  else {calls[0]}"
-    entry = f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n  {arguments};\n}}\n"
+    for most, each in reversed(chosen[:-1]):
+        grid = tirx.Select(gemm.rows <= most, tir.ceil_div(_grid(gemm, each, gpu), size) * size, grid)
+    parameters = ["void* shared", *(f"unsigned long long m{i}" for i in range(first)), "void* out"]
+    parameters += [f"const void* p{i}" for i in range(len(gemm.operands))]
+    parameters += [f"long long s{i}" for i in range(len(gemm.sizes))]
     return TextKernel(
-        source=f"{body}{entry}",
+        source=f"{body}__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n{calls}}}\n",
         maps=[each for own in maps for each in own],
         pointers=(gemm.out, *gemm.operands),
         grid=at_least_one(grid),
         cluster=size,
-        threads=max(each.threads for each in tiles),
-        shared_bytes=max(each.shared_bytes(gpu, low) for each in tiles),
+        threads=max(each.threads for _, each in chosen),
+        shared_bytes=max(each.shared_bytes(gpu, low) for _, each in chosen),
         per_sm=1,
         sizes=gemm.sizes,
     )
@@ -130,13 +122,6 @@ def _grid(gemm: Gemm, tile: Tile, gpu: Gpu) -> Expr:
     size = tile.cluster * tile.parts
     tiles = tir.ceil_div(tir.ceil_div(gemm.rows, tile.rows), tile.cluster) * (-(-gemm.n // tile.columns))
     return (tiles if tile.parts > 1 else tirx.Min(tiles, tir.index_const(gpu.sms // size))) * size
-
-
-def _most_of_few(gemm: Gemm, tile: Tile, less: Tile, gpu: Gpu) -> int:
-    """The most rows of which `less` takes fewer cycles than `tile`, by arithmetic."""
-    counts = (rows for rows in range(64, MANY_ROWS + 1, 64))
-    faster = [less.cycles(replace(gemm, m=m), gpu) < tile.cycles(replace(gemm, m=m), gpu) for m in counts]
-    return 64 * (faster.index(False) if False in faster else len(faster))
 
 
 def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:

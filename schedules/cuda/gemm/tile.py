@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -15,9 +16,9 @@ __all__ = [
     "MANY_ROWS",
     "PING_PONG",
     "Tile",
+    "by_rows",
     "choices",
     "default",
-    "few",
     "many",
     "refusal",
 ]
@@ -240,21 +241,35 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     return (other if other.cycles(gemm, gpu) < _CLEARLY * best.cycles(gemm, gpu) else best).parameters()
 
 
-MANY_ROWS, _FEW_ROWS = 4096, 128
+MANY_ROWS = 4096
+_FEWER_ROWS = (128, 640)
 """Rows that tiles are chosen for where they are known at the call alone."""
 
 
 def many(gemm: Gemm, gpu: Gpu) -> Tile:
     """Return the tile, a CTA each, that is fastest for many rows."""
-    return _fastest_alone(replace(gemm, m=MANY_ROWS), gpu, parts=False)
+    return _fastest_alone(replace(gemm, m=MANY_ROWS), gpu, (1,))
 
 
-def few(gemm: Gemm, gpu: Gpu) -> Tile:
-    """Return the tile that is fastest for few rows, whose sum the CTAs of a cluster may share."""
-    return _fastest_alone(replace(gemm, m=_FEW_ROWS), gpu, parts=True)
+def by_rows(gemm: Gemm, of_many: Tile, gpu: Gpu) -> list[tuple[int, Tile]]:
+    """Return tiles, and up to how many rows each is fastest by arithmetic, the fewest first; `of_many` is the last.
+
+    Of few rows the CTAs of a cluster may share a sum, as many of them for every tile.
+    """
+    few, more = _FEWER_ROWS
+    first = _fastest_alone(replace(gemm, m=few), gpu, (1, 2, 4))
+    tiles = [first, _fastest_alone(replace(gemm, m=more), gpu, tuple({1, first.parts})), of_many]
+    found: list[tuple[int, Tile]] = []
+    for rows in range(64, MANY_ROWS + 1, 64):
+        best = min(tiles, key=lambda tile: tile.cycles(replace(gemm, m=rows), gpu))
+        if found and (found[-1][1] == best or best not in tiles[tiles.index(found[-1][1]) :]):
+            found[-1] = (rows, found[-1][1])  # of what was faster for fewer: it stays
+        else:
+            found.append((rows, best))
+    return [*(each for each in found if each[1] != of_many), (0, of_many)]
 
 
-def _fastest_alone(gemm: Gemm, gpu: Gpu, *, parts: bool) -> Tile:
+def _fastest_alone(gemm: Gemm, gpu: Gpu, parts: Sequence[int]) -> Tile:
     space = choices(gemm)
     tiles = [
         Tile(rows, columns, atoms, splits, 1, 8)
@@ -263,7 +278,7 @@ def _fastest_alone(gemm: Gemm, gpu: Gpu, *, parts: bool) -> Tile:
         for splits in space["splits"]
         for atoms in _atoms((rows, columns), splits == COOPERATIVE, space["atoms"])
     ]
-    fitting = [tile for tile in tiles if _is_sensible(tile) and (parts or tile.parts == 1) and not _is_rare(tile)]
+    fitting = [tile for tile in tiles if _is_sensible(tile) and tile.parts in parts and not _is_rare(tile)]
     fitting = [tile for tile in fitting if not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms]
     return min(fitting, key=lambda tile: tile.cycles(gemm, gpu))
 

@@ -78,6 +78,7 @@ CASES = (
     ("attention", AttentionCase(2, 4, 19, 40, 32, shared=2, layout="bhsd", mask="where", causal=3,
               open=("batch", "keys")),
      "cuda.attention_sm80"),
+    ("attention", AttentionCase(2, 2, 5, 38, 24, mask="full", open=("batch",)), "cuda.attention_sm80"),
     ("attention", AttentionCase(2, 2, 33, 33, 32, layout="merged", causal=0, open=("queries",)), "cuda.attention_sm80"),
     ("attention", AttentionCase(2, 4, 1, 70, 32, shared=2, layout="bhsd", mask="low", open=("batch", "keys")),
      "cuda.attention_sm80"),
