@@ -77,7 +77,8 @@ def _source(attention: Attention, tile: WarpTile) -> str:
     }  # fmt: skip
     switches = {
         "CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text), "KEEPS_Q": tile.keeps_queries(at),
-        "ONE_BLOCK": not at.symbols and at.keys <= tile.block, "EVEN_KEYS": isinstance(at.keys, int) and at.keys % 2 == 0,
+        "ONE_BLOCK": not at.symbols and at.keys <= tile.block,
+        "EVEN_KEYS": isinstance(at.keys, int) and at.keys % 2 == 0,
     }  # fmt: skip
     lines = [constants(at, numbers, switches)]
     lines.append("using namespace ampere;\n")

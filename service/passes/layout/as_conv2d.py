@@ -42,9 +42,9 @@ class AsConv2d:
     - groups: zeros in the weight for the channels of others, where that is little arithmetic;
     - channels up to the next multiple of 8, with zeros.
 
-    Of 16-bit values, or of `taken` dtypes, with constant weights; the batch may be known at the call alone, and lines and
-    columns where they stay as they are. fp32 stays where a zero in a weight
-    would be multiplied by a value that the model does not read: that may be infinite.
+    Of 16-bit values, or of `taken` dtypes, with constant weights; the batch may be known at the call alone, and lines
+    and columns where they stay as they are. fp32 stays where a zero in a weight would be multiplied by a value that the
+    model does not read: that may be infinite.
     """
 
     def __init__(self, taken: Collection[str] = LOW) -> None:
