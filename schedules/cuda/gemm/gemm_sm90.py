@@ -84,6 +84,7 @@ def kernel_at_call(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
     All texts are in one kernel, of as many threads as any needs: those that a text has no work for only meet the
     others. Clusters share a sum of few rows; where there are many, each CTA is for itself.
     """
+    assert gemm.rows is not None
     low = str(gemm.out.dtype) in LOW
     chosen = by_rows(gemm, tile, gpu) if tile.cluster * tile.parts == 1 else [(0, tile)]
     body, maps = text_of("relaxc.schedules.cuda.common", "hopper.cuh"), [_maps(gemm, each) for _, each in chosen]
