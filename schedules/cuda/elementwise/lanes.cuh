@@ -49,6 +49,11 @@ template <> DEV __nv_bfloat16 as<__nv_bfloat16>(float x) { return narrow<__nv_bf
 template <> DEV Fp8 as<Fp8>(float x) { return narrow<Fp8>(x); }
 template <class T, class H> DEV T as(H x) { return (T)x; }
 
+DEV int bits_of(float x) {
+  int bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
 template <class T> DEV T max_of(T a, T b) { return a > b ? a : b; }
 template <class T> DEV T min_of(T a, T b) { return a < b ? a : b; }
 // Near 0 the fast ones lose digits that 16 bits have.

@@ -26,6 +26,7 @@ _INFIX: dict[type, str] = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
     tirx.EQ: "==", tirx.NE: "!=", tirx.And: "&&", tirx.Or: "||",
 }  # fmt: skip
+_BITS: dict[type, str] = {tirx.BitwiseAnd: "&", tirx.BitwiseOr: "|", tirx.BitwiseXor: "^"}
 _BITWISE = {"tirx.bitwise_and": "&", "tirx.bitwise_or": "|", "tirx.bitwise_xor": "^"}
 _FUNCTIONS = {
     "tirx.exp": "exp", "tirx.exp2": "exp2", "tirx.tanh": "tanh", "tirx.erf": "erf", "tirx.sqrt": "sqrt",
@@ -114,6 +115,8 @@ class Values:
         position = self._is_position(expr.a) and self._is_position(expr.b)
         of = str(expr.a.ty.dtype)
         a, b = ((self.text(e) if position else self._operand(e, of)) for e in (expr.a, expr.b))
+        if kind in _BITS and dtype not in _FLOATS:
+            return f"(({TYPES[dtype]})({a} {_BITS[kind]} {b}))"
         if kind in _INFIX:
             if kind in ARITHMETIC and is_condition(dtype):
                 raise Unsupported("it computes with truth values")
@@ -145,6 +148,8 @@ class Values:
             return f"(({TYPES[dtype]})({a} {_BITWISE[name]} {b}))"
         if name == "tirx.reinterpret" and dtype not in _FLOATS and str(expr.args[0].ty.dtype) not in _FLOATS:
             return f"(({TYPES[dtype]})({self._operand(expr.args[0], dtype)}))"  # where nothing has C draw conclusions
+        if name == "tirx.reinterpret" and (dtype, str(expr.args[0].ty.dtype)) == ("int32", "float32"):
+            return f"bits_of({self.text(expr.args[0])})"
         if name == "tirx.reinterpret" and dtype in _FLOATS and (number := _hidden(expr)) is not None:
             return self.text(number)
         if name.endswith("call_pure_extern") and dtype in ("float32", "float64"):  # of the C library, which CUDA has

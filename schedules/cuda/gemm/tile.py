@@ -257,8 +257,8 @@ def by_rows(gemm: Gemm, of_many: Tile, gpu: Gpu) -> list[tuple[int, Tile]]:
     Of few rows the CTAs of a cluster may share a sum, as many of them for every tile.
     """
     few, more = _FEWER_ROWS
-    first = _fastest_alone(replace(gemm, m=few), gpu, (1, 2, 4))
-    tiles = [first, _fastest_alone(replace(gemm, m=more), gpu, tuple({1, first.parts})), of_many]
+    first = _fastest_alone(replace(gemm, m=few), gpu, (1, 2, 4), of_many)
+    tiles = [first, _fastest_alone(replace(gemm, m=more), gpu, tuple({1, first.parts}), of_many), of_many]
     found: list[tuple[int, Tile]] = []
     for rows in range(64, MANY_ROWS + 1, 64):
         best = min(tiles, key=lambda tile: tile.cycles(replace(gemm, m=rows), gpu))
@@ -269,7 +269,14 @@ def by_rows(gemm: Gemm, of_many: Tile, gpu: Gpu) -> list[tuple[int, Tile]]:
     return [*(each for each in found if each[1] != of_many), (0, of_many)]
 
 
-def _fastest_alone(gemm: Gemm, gpu: Gpu, parts: Sequence[int]) -> Tile:
+def _shares_launch(tile: Tile, other: Tile) -> bool:
+    """Whether a tile fits a launch of another's: registers are moved between as many threads, or not at all."""
+    if tile.moves_registers:
+        return other.moves_registers and tile.threads == other.threads
+    return not other.moves_registers or tile.threads <= other.threads
+
+
+def _fastest_alone(gemm: Gemm, gpu: Gpu, parts: Sequence[int], beside: Tile | None = None) -> Tile:
     space = choices(gemm)
     tiles = [
         Tile(rows, columns, atoms, splits, 1, 8)
@@ -280,6 +287,7 @@ def _fastest_alone(gemm: Gemm, gpu: Gpu, parts: Sequence[int]) -> Tile:
     ]
     fitting = [tile for tile in tiles if _is_sensible(tile) and tile.parts in parts and not _is_rare(tile)]
     fitting = [tile for tile in fitting if not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms]
+    fitting = [tile for tile in fitting if beside is None or _shares_launch(tile, beside)]
     return min(fitting, key=lambda tile: tile.cycles(gemm, gpu))
 
 
