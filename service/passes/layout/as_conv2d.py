@@ -114,7 +114,7 @@ def _conv2d(call: relax.Call, scope: Scope) -> relax.Expr | None:
         return _of_groups(call, scope, weight, c, made)
     filters, _, _, across = weight.shape
     by_rows = c < VECTOR and across <= _FEW_TAPS and int(call.attrs.dilation[1]) == 1
-    more, new = (0 if by_rows else -c % VECTOR), -filters % VECTOR
+    more, new = (0 if by_rows or _is_of_patches(call, weight) else -c % VECTOR), -filters % VECTOR
     if not (more or new) or _is_pixel(made):
         return None
     data = call.args[0]
@@ -123,6 +123,13 @@ def _conv2d(call: relax.Call, scope: Scope) -> relax.Expr | None:
     weight = np.pad(weight, ((0, new), (0, more), (0, 0), (0, 0)))
     result = _conv(scope, data, weight, call, **_same(call))
     return relax.op.strided_slice(result, [1], [0], [filters]) if new else result
+
+
+def _is_of_patches(call: relax.Call, weight: Array) -> bool:
+    """Whether windows are beside each other: a product of patches (`nhwc_conv2d`), its columns in multiples of 8."""
+    same = _same(call)
+    beside = same["strides"] == list(weight.shape[2:]) and not any(same["padding"]) and max(same["dilation"]) == 1
+    return beside and weight.shape[3] > _FEW_TAPS and prod(weight.shape[1:]) % VECTOR == 0
 
 
 def _same(call: relax.Call) -> dict[str, Any]:
