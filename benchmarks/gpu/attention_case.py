@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["LAYOUTS", "MASKS", "AttentionCase", "prim_func"]
@@ -52,6 +52,8 @@ class AttentionCase:
     """The template that is meant; '' for the first that takes it."""
     target: str = "cuda-sm90"
     """Of `cuda-sm80` an H100 takes the PTX."""
+    open: tuple[str, ...] = ()
+    """Which of `batch`, `queries` and `keys` the kernel knows at the call alone."""
 
     @property
     def kv_heads(self) -> int:
@@ -115,10 +117,21 @@ def prim_func(case: AttentionCase) -> Any:
     from relaxc.schedules.cuda.attention.form import MASKED
     from relaxc.service.passes.kernels.attention_compute import attention
 
+    case = _opened(case)
     inputs = [te.placeholder(shape, dtype, name=f"x{i}") for i, (shape, dtype) in enumerate(case.shapes())]
     result = partial(attention, spec=_spec(case))(*inputs)
     func = te.create_prim_func([*inputs, result])
     return func.with_attr(MASKED, case.masked)
+
+
+def _opened(case: AttentionCase) -> Any:
+    """The case with variables for what is known at the call: in a merged product keys are as many as queries."""
+    from tvm import tirx
+
+    made = {name: tirx.Var(name, "int64") for name in case.open}
+    if case.layout == "merged" and "queries" in made:
+        made["keys"] = made["queries"]
+    return replace(case, **made)
 
 
 def _spec(case: AttentionCase) -> Any:
@@ -185,18 +198,22 @@ def _spec(case: AttentionCase) -> Any:
     def finish(tensors: Any, value: Any) -> Any:
         return quantized(value, *by(tensors, "step"), case.out)
 
+    def size(value: Any) -> Any:
+        """As the passes have it where there are symbols: 64 bits, or every index is a cast."""
+        return tirx.const(value, "int64") if case.open and isinstance(value, int) else value
+
     return AttentionSpec(
-        batch=(b * h,) if flat else (b, h),
-        queries=case.queries,
-        keys=case.keys,
-        depth=d,
-        width=d,
+        batch=(b * h,) if flat else (size(b), size(h)),
+        queries=size(case.queries),
+        keys=size(case.keys),
+        depth=size(d),
+        width=size(d),
         masked=case.masked,
         query=element(0),
         key=element(1),
         value=element(2),
         logit=logit,
-        shape=case.result(),
+        shape=tuple(map(size, case.result())),
         place=place,
         dtype=case.out,
         rounded=rounded if case.rounded else None,

@@ -36,6 +36,8 @@ class ConvCase:
     timed: bool = False
     target: str = "cuda-sm90"
     """Of `cuda-sm80` an H100 takes the PTX."""
+    open: tuple[int, ...] = ()
+    """Which of images, lines and columns (0, 1, 2) the kernel knows at the call alone."""
     rule: str = ""
     """The template that is meant; '' for the first that takes it."""
 
@@ -65,9 +67,13 @@ class ConvCase:
 
 def prim_func(case: ConvCase) -> Any:
     """The PrimFunc of `case` as the graph passes make it."""
-    from tvm import relax
+    from tvm import relax, tirx
     from tvm.relax import op
 
+    image: list[Any] = list(case.image)
+    for axis in case.open:
+        image[axis] = tirx.Var(f"n{axis}", "int64")
+    case = replace(case, image=tuple(image))  # type: ignore[arg-type]
     given = [relax.Var("x", relax.TensorType(case.image, case.dtype))]
     given += [relax.Var("w", relax.TensorType(case.weight, case.dtype))] if case.weight else []
     operands = len(given)

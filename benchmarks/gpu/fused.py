@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["one_prim_func", "one_prim_func_of", "prim_func_of"]
+__all__ = ["one_prim_func", "one_prim_func_of", "opened", "prim_func_of"]
+
+Shape = Sequence[Any]
+
+
+def opened(sizes: Sequence[int]) -> Callable[[Shape], tuple[Any, ...]]:
+    """Return what puts a variable in the place of each of these sizes in a shape, always the same one."""
+    from tvm import tirx
+
+    known = {size: tirx.Var(f"n{size}", "int64") for size in sizes}
+    return lambda shape: tuple(known.get(size, size) for size in shape)
 
 
 def prim_func_of(module: Any, legalize: Any = None) -> Any:
@@ -23,21 +33,31 @@ def prim_func_of(module: Any, legalize: Any = None) -> Any:
     return func
 
 
-def one_prim_func(shapes: Sequence[tuple[int, ...]], dtype: str, value: Callable[[list[Any]], Any]) -> Any:
-    """Return the PrimFunc of `value` of operands of `shapes`, whatever would fuse of itself."""
-    return one_prim_func_of([(f"x{i}", shape, dtype) for i, shape in enumerate(shapes)], lambda _, xs: value(xs))
+def one_prim_func(
+    shapes: Sequence[tuple[int, ...]], dtype: str, value: Callable[[list[Any]], Any], sizes: Sequence[int] = ()
+) -> Any:
+    """Return the PrimFunc of `value` of operands of `shapes`, whatever would fuse of itself; as `one_prim_func_of`."""
+    given = [(f"x{i}", shape, dtype) for i, shape in enumerate(shapes)]
+    return one_prim_func_of(given, lambda _, xs: value(xs), sizes)
 
 
 def one_prim_func_of(
-    operands: Sequence[tuple[str, tuple[int, ...], str]], value: Callable[[Any, list[Any]], Any]
+    operands: Sequence[tuple[str, Shape, str]],
+    value: Callable[[Any, list[Any]], Any],
+    sizes: Sequence[int] = (),
+    legalize: Any = None,
 ) -> Any:
-    """Return the PrimFunc of `value`, of a BlockBuilder and the `operands` by name, shape and dtype."""
+    """Return the PrimFunc of `value`, of a BlockBuilder and the `operands` by name, shape and dtype.
+
+    Each dim that is one of `sizes` is known at the call alone. `legalize` for other rules.
+    """
     import tvm
     from tvm import relax
 
     block = relax.BlockBuilder()
     inner, outer = (
-        [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape, dtype in operands] for _ in range(2)
+        [relax.Var(name, relax.TensorType(opening(shape), dtype)) for name, shape, dtype in operands]
+        for opening in (opened(sizes), opened(sizes))
     )
     with block.function("fused", inner, attrs={"Primitive": True}, private=True):
         with block.dataflow():
@@ -47,7 +67,7 @@ def one_prim_func_of(
         with block.dataflow():
             result = block.emit_output(relax.Call(block.get().get_global_var("fused"), outer))
         block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
+    passes = [relax.transform.LegalizeOps(legalize), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
     module = tvm.ir.transform.Sequential(passes)(block.get())
     (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
     return func

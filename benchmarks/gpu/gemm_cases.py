@@ -33,6 +33,8 @@ class Case:
     n_major: bool = True
     parameters: Mapping[str, int] | None = field(default=None, hash=False)
     timed: bool = False
+    open: bool = False
+    """Whether the kernel knows its rows at the call alone."""
 
     @property
     def flops(self) -> int:
@@ -133,8 +135,10 @@ AWKWARD: tuple[Case, ...] = (*awkward(40, 0), Case(2, 64, 136, 1032, epilogue="b
 
 def prim_func(case: Case) -> Any:
     """The PrimFunc of `case` as the graph passes make it: the product, and what is fused with it."""
-    from tvm import relax
+    from tvm import relax, tirx
 
+    if case.open:
+        case = replace(case, m=tirx.Var("m", "int64"))  # type: ignore[arg-type]
     shapes = [(case.batch, case.m, case.k), (case.batch, *((case.k, case.n) if case.n_major else (case.n, case.k)))]
     dtypes = [case.dtype, case.dtype]
     bias_dtype = case.dtype if case.epilogue == "low" else "float32"

@@ -32,6 +32,8 @@ class MovesCase:
     timed: bool = False
     target: str = "cuda-sm90"
     """Of `cuda-sm80` an H100 takes the PTX."""
+    open: tuple[int, ...] = ()
+    """Sizes that the kernel knows at the call alone."""
 
 
 def operands(case: MovesCase) -> list[tuple[str, tuple[int, ...], str]]:
@@ -74,12 +76,12 @@ def _second(case: MovesCase) -> list[tuple[str, tuple[int, ...], str]]:
 
 def prim_func(case: MovesCase) -> Any:
     """One PrimFunc of all that `case` computes."""
-    return one_prim_func_of(operands(case), lambda block, given: _value(case, block, *given))
+    return one_prim_func_of(operands(case), lambda block, given: _value(case, block, *given), case.open)
 
 
 def result(case: MovesCase) -> tuple[int, ...]:
     """Return the shape of the result."""
-    return tuple(int(dim) for dim in prim_func(case).params[-1].shape)
+    return tuple(int(dim) for dim in prim_func(replace(case, open=())).params[-1].shape)
 
 
 def _value(case: MovesCase, block: Any, x: Any, *rest: Any) -> Any:

@@ -37,6 +37,8 @@ class PlainCase:
     timed: bool = False
     target: str = "cuda-sm90"
     """Of `cuda-sm80` an H100 takes the PTX."""
+    open: tuple[int, ...] = ()
+    """Sizes that the kernel knows at the call alone."""
 
 
 def operands(case: PlainCase) -> list[tuple[int, ...]]:
@@ -51,7 +53,7 @@ def prim_func(case: PlainCase) -> Any:
     """One PrimFunc of all that `case` computes."""
     if case.kind == "spread":
         return _spread(case)
-    return one_prim_func(operands(case), case.dtype, partial(_value, case))
+    return one_prim_func(operands(case), case.dtype, partial(_value, case), case.open)
 
 
 def _value(case: PlainCase, given: list[Any]) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.gpu.fused import one_prim_func_of
+
 __all__ = ["TIMED", "RowsCase", "awkward", "prim_func"]
 
 KINDS = ("layer_norm", "rms_norm", "softmax", "amax", "gelu", "add", "transpose")
@@ -28,6 +30,8 @@ class RowsCase:
     timed: bool = False
     target: str = "cuda-sm90"
     """Of `cuda-sm80` an H100 takes the PTX."""
+    open: tuple[int, ...] = ()
+    """Sizes that the kernel knows at the call alone."""
 
     @property
     def rule(self) -> str:
@@ -37,38 +41,23 @@ class RowsCase:
 
 def prim_func(case: RowsCase) -> Any:
     """One PrimFunc of all that `case` computes."""
-    import tvm
-    from tvm import relax
-
     from relaxc.service.passes.legalize.legalize_norms import NORMS
 
-    block = relax.BlockBuilder()
-    inner = _variables(case)
-    with block.function("fused", list(inner.values()), attrs={"Primitive": True}, private=True):
-        with block.dataflow():
-            result = block.emit_output(block.normalize(_value(case, inner)))
-        block.emit_func_output(result)
-    outer = list(_variables(case).values())
-    with block.function("main", outer):
-        with block.dataflow():
-            result = block.emit_output(relax.Call(block.get().get_global_var("fused"), outer))
-        block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(NORMS), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    module = tvm.ir.transform.Sequential(passes)(block.get())
-    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
-    return func
+    given = _operands(case)
+    names = [name for name, *_ in given]
+    return one_prim_func_of(
+        given, lambda _, values: _value(case, dict(zip(names, values, strict=True))), case.open, NORMS
+    )
 
 
-def _variables(case: RowsCase) -> dict[str, Any]:
-    """The operands by name: the rows, another tensor of their shape, and vectors for the columns."""
-    from tvm import relax
-
-    found = {"x": relax.Var("x", relax.TensorType(case.shape, case.dtype))}
+def _operands(case: RowsCase) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and dtype of the rows, another tensor of their shape, and vectors for the columns."""
+    found = [("x", case.shape, case.dtype)]
     if case.before == "residual" or case.kind == "add":
-        found["r"] = relax.Var("r", relax.TensorType(case.shape, "float16"))
+        found.append(("r", case.shape, "float16"))
     vectors: tuple[str, ...] = {"layer_norm": ("gamma", "beta"), "rms_norm": ("gamma",)}.get(case.kind, ())
     vectors += ("scale",) if case.before == "scale" else ()
-    return found | {name: relax.Var(name, relax.TensorType(case.shape[-1:], "float32")) for name in vectors}
+    return found + [(name, case.shape[-1:], "float32") for name in vectors]
 
 
 def _value(case: RowsCase, given: Mapping[str, Any]) -> Any:

@@ -269,7 +269,7 @@ def steps_by_one(position: Expr, var: Var, bounds: Mapping[Var, Size]) -> bool:
     return not uses(rest, [var])
 
 
-def same_size(a: Expr, b: Expr) -> bool:
+def same_size(a: Size, b: Size) -> bool:
     """Return whether two sizes are provably equal."""
     return as_int(simplify(size(a) - size(b))) == 0
 

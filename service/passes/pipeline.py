@@ -172,7 +172,7 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
         Phase("layout", 2, _cuda_layout(job, arch)),
         Phase("fast_math", 3, [FastMath()]),
-        Phase("legalize", 0, _legalize(job, by_casts=arch == _HOPPER)),
+        Phase("legalize", 0, _legalize(job, by_casts=arch == _HOPPER, by_keys=True)),
         Phase("fuse", 1, [*_fuse(job), *([MarkTf32()] if job.precision is Precision.TF32 else [])]),
         Phase("weights", 0, _weights(job)),
     ]
@@ -333,13 +333,15 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
     ]
 
 
-def _legalize(job: Job, *, by_fma: bool = False, by_casts: bool = False, rounds: bool = False) -> list[Any]:
+def _legalize(
+    job: Job, *, by_fma: bool = False, by_casts: bool = False, rounds: bool = False, by_keys: bool = False
+) -> list[Any]:
     return [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        Legalize(job.raised, by_fma=by_fma, by_casts=by_casts, rounds=rounds),
+        Legalize(job.raised, by_fma=by_fma, by_casts=by_casts, rounds=rounds, by_keys=by_keys),
         NameBlocks(),
         relax.transform.DeadCodeElimination(),
     ]

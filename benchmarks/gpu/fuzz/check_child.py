@@ -83,7 +83,7 @@ def check(entry: Entry, kernel: Any, device: str, made_on: str) -> dict[str, Any
     for value in _poisons(getattr(torch, dtype)):
         poisoned = torch.full(shape, value, dtype=getattr(torch, dtype), device=made_on)
         out, around = _guarded(poisoned) if guarded else (poisoned.to(device), None)
-        kernel(*(x for x, _ in given), out)
+        kernel(*(x for x, _ in given), *(entry.made or {}).get("sizes", ()), out)
         if device == "cuda":
             torch.cuda.synchronize()
         outs.append((out, around))

@@ -70,6 +70,7 @@ def kernel_of(drawn: Drawn, device: str) -> Kernel:
 
     func = SUITES[drawn.suite].prim_func(drawn.case)
     made: dict[str, Any] = {"family": drawn.family, "rule": "none", "template": False, "parameters": {}}
+    made["sizes"] = _sizes_given(func, drawn)
     if device == "cuda":
         rule, result = scheduled(drawn, func)
         ours = result.func.attrs is not None and TEXT_KERNEL in result.func.attrs
@@ -77,6 +78,14 @@ def kernel_of(drawn: Drawn, device: str) -> Kernel:
         func = result.func
     entry = Entry(drawn.id, drawn.suite, {"kind_of_case": "random"}, made=made)
     return Entry(drawn.id, drawn.suite, described(entry, drawn.case), made=made), func
+
+
+def _sizes_given(func: Any, drawn: Drawn) -> list[int]:
+    """The sizes that the kernel takes as parameters of their own, behind the operands: of an image, by its axis."""
+    from tvm import tirx
+
+    names = [str(param.name) for param in func.params if not tirx.is_buffer_var(param)]
+    return [drawn.case.image[int(name.removeprefix("n"))] for name in names]
 
 
 def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:

@@ -78,9 +78,33 @@ def draw(seed: int, index: int) -> Drawn:
     chance = random.Random(f"{seed}:{index}")
     family = chance.choices(list(_FAMILIES), [weight for weight, _, _ in _FAMILIES.values()])[0]
     _, suite, made = _FAMILIES[family]
-    case, pointed = made(chance), chance.random() < 0.5
+    case, pointed = _opened(made(chance), chance), chance.random() < 0.5
     target = "cuda-sm80" if chance.random() < 0.3 else "cuda-sm90"
     return Drawn(seed, index, family, suite, case, pointed, target)
+
+
+def _opened(case: Any, chance: random.Random) -> Any:
+    """The case, often with sizes that its kernel knows at the call alone."""
+    if chance.random() < 0.6:
+        return case
+    if isinstance(case, AttentionCase):
+        if case.layout == "flat" or case.page or case.scored or case.rounded or case.step:
+            return case
+        names = ["batch", "queries"] if case.layout == "merged" else ["batch", "queries", "keys"]
+        return replace(case, open=tuple(name for name in names if chance.random() < 0.7))
+    if isinstance(case, Case):
+        return replace(case, open=case.batch == 1)
+    if isinstance(case, ConvCase):
+        axes = (0,) if case.kind == "pixels" or chance.random() < 0.5 else (0, 1, 2)
+        return replace(case, open=tuple(axis for axis in axes if chance.random() < 0.8))
+    if isinstance(case, MovesCase) and case.kind not in _OPENED:
+        return case
+    if isinstance(case, PlainCase) and case.kind in ("grouped", "spread"):
+        return case
+    if isinstance(case, RowsCase | MovesCase | PlainCase):
+        sizes = sorted(set(case.shape) - {1})
+        return replace(case, open=tuple(size for size in sizes if chance.random() < 0.6))
+    return case
 
 
 def _gemm(chance: random.Random) -> Case:
@@ -256,6 +280,11 @@ def _groups(chance: random.Random) -> GroupsCase:
     return GroupsCase(shape, groups, dtype, out_of(chance, dtype), chance.choice(("none", "silu", "residual")))
 
 
+_OPENED = (
+    "gelu", "silu", "tanh", "exp", "relu", "cast", "add", "floor_divide", "equal", "bias", "scale", "where", "take",
+    "concat", "pad", "transpose", "silu_transpose", "transpose_add", "transposes_add",
+)  # fmt: skip
+"""Moves that are written without numbers of their shape."""
 _SHAPELESS = ("gelu", "silu", "tanh", "exp", "relu", "add", "bias", "scale", "where", "equal")
 
 

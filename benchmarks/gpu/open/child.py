@@ -17,7 +17,7 @@ from benchmarks.gpu.child_model import load_model, results_of
 from benchmarks.gpu.open.draw import Net, draw, drawn_inputs
 from benchmarks.gpu.timing import kernels_of, milliseconds_in_turns
 
-__all__ = ["blamed", "measure_net"]
+__all__ = ["alone", "blamed", "measure_net"]
 
 _CHECKS = 2
 _TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def alone(lock: Path) -> Iterator[None]:
     """Wait until no other process takes times."""
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -69,7 +69,7 @@ def measure_net(net: Net, batch: int, lock: Path, say_so_far: Callable[..., None
         for _ in range(4):
             compiled(*inputs)
         torch.cuda.synchronize()
-        with _alone(lock):
+        with alone(lock):
             found |= milliseconds_in_turns({"ours": lambda: ours(*inputs), "torch": lambda: compiled(*inputs)})
             kernels = kernels_of(lambda: ours(*inputs), most=_KERNELS)
             found["theirs"] = kernels_of(lambda: compiled(*inputs), most=8)

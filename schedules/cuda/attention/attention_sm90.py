@@ -30,6 +30,8 @@ class AttentionSm90(HopperTemplate[Attention]):
     def match(self, func: PrimFunc) -> Attention | Declined:
         """See `HopperTemplate`."""
         found = match(func)
+        if not isinstance(found, Declined) and found.symbols:
+            return Declined("its sizes are symbolic")
         if not isinstance(found, Declined) and found.is_paged:
             return Declined("its keys lie in pages")
         if not isinstance(found, Declined) and found.rounded and max(found.keys, found.head) > MOST_ROUNDED:

@@ -129,6 +129,8 @@ class DecodingSm90(HopperTemplate[Attention]):
         found = match(func)
         if isinstance(found, Declined):
             return found
+        if found.symbols:
+            return Declined("its sizes are symbolic")
         if found.rounded or found.finish:
             return Declined("it rounds weights or results")
         found = packed(found)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import TensorLoad
 
 from relaxc.schedules.cuda.common.expression import Pair, Unsupported, Writer
+from relaxc.schedules.cuda.common.sizes import known_or
 from relaxc.schedules.ir import tir
-from relaxc.schedules.ir.types import Buffer, Expr, SBlock, Var
+from relaxc.schedules.ir.types import Buffer, Expr, SBlock, Size, Var
 
 __all__ = ["Logit", "logit_of"]
 
@@ -29,10 +31,10 @@ class Logit:
     operands: tuple[Buffer, ...] = ()
 
 
-def logit_of(block: SBlock, scores: Buffer) -> Logit:
-    """Return the logit that `block` stores of the buffer `scores`. Raise Unsupported."""
+def logit_of(block: SBlock, scores: Buffer, symbols: Sequence[Var] = ()) -> Logit:
+    """Return the logit that `block` stores of the buffer `scores`; `symbols`: sizes at the call. Raise Unsupported."""
     *batch, m, n = [iv.var for iv in block.iter_vars]
-    bounds = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
+    bounds = {iv.var: known_or(iv.dom.extent) for iv in block.iter_vars}
     if not all(map(tir.same_var, block.body.indices, (*batch, m, n))):
         raise Unsupported("its logits are stored in another order than its scores")
     for load in tir.loads(block.body.value):
@@ -44,9 +46,13 @@ def logit_of(block: SBlock, scores: Buffer) -> Logit:
     if scale is not None and scale > 0:
         return Logit(scale=scale, causal=causal)
     column = n
-    index = {**_places(batch, bounds), m: Pair("(m * !PACKED)", "(m * !PACKED)"), n: Pair("n", "next")}
+    if symbols:
+        index = _open_places(batch, bounds, symbols) | {m: Pair("m", "m"), n: Pair("n", "next")}
+    else:
+        index = {**_places(batch, bounds), m: Pair("(m * !PACKED)", "(m * !PACKED)"), n: Pair("n", "next")}
+    is_even = isinstance(bounds[n], int) and bounds[n] % 2 == 0
     writer = Writer(
-        index, column, lambda load: None, lambda load: load.source.same_as(scores), fast=True, pairs=bounds[n] % 2 == 0
+        index, column, lambda load: None, lambda load: load.source.same_as(scores), fast=True, pairs=is_even
     )
     signature = "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands)"
     function = writer.function(signature, value)
@@ -78,7 +84,17 @@ def _factor(value: Expr, scores: Buffer) -> float | None:
     return None
 
 
-def _places(batch: Sequence[Var], bounds: Mapping[Var, int]) -> dict[Var, Pair]:
+def _open_places(batch: Sequence[Var], bounds: Mapping[Var, Size], symbols: Sequence[Var]) -> dict[Var, Pair]:
+    """The same of one batch and its heads, 64-bit numbers, and of the sizes."""
+    texts = {var: f"operands.s{i}" for i, var in enumerate(symbols)}
+    heads = batch[-1:] if batch and isinstance(bounds[batch[-1]], int) else []
+    outer = batch[: len(batch) - len(heads)]
+    texts |= dict.fromkeys(heads, "(long long)h")
+    texts |= {var: "0" if bounds[var] == 1 else "(long long)b" for var in outer}
+    return {var: Pair(f"({text})", f"({text})") for var, text in texts.items()}
+
+
+def _places(batch: Sequence[Var], bounds: Mapping[Var, Any]) -> dict[Var, Pair]:
     """The text of each axis of the batch from the head's number among all; of packed heads, `m` says which."""
     found: dict[Var, Pair] = {}
     stride = 1

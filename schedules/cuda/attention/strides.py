@@ -12,7 +12,7 @@ from tvm import tirx
 
 from relaxc.schedules.cuda.attention.pages import Pages, Table, split_rows, table_of
 from relaxc.schedules.ir import tir
-from relaxc.schedules.ir.types import Buffer, Expr, Var
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Var
 from relaxc.schedules.template import Declined
 
 __all__ = ["Heads", "Place", "heads_of", "place_of"]
@@ -42,13 +42,14 @@ class Place:
 class Heads:
     """Element (b, h, row, column) is at `(row_at + row) * rows + (head_at + h) * heads + b * batches + column`.
 
-    With `pages`, `b` and `row` are the page and its row, as these say.
+    With `pages`, `b` and `row` are the page and its row, as these say. How far heads and batches are apart may be known
+    at the call alone.
     """
 
     buffer: Buffer
     rows: int
-    heads: int
-    batches: int
+    heads: Size
+    batches: Size
     row_at: int
     head_at: int
     pages: Pages | None = None

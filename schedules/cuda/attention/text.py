@@ -12,7 +12,10 @@ from relaxc.schedules.cuda.attention.strides import Heads
 from relaxc.schedules.cuda.common.expression import C_TYPES, operands_text
 from relaxc.schedules.cuda.common.kernel import TensorMap
 
-__all__ = ["constants", "entry", "functions", "multiply", "tensor_map"]
+__all__ = ["AT_CALL", "constants", "entry", "functions", "multiply", "tensor_map"]
+
+AT_CALL = ("batch", "queries", "keys", *(f"{name}_{of}" for name in "qkvo" for of in ("heads", "batches")))
+"""The sizes that may be known at the call: how many, and how far apart heads and batches of each operand are."""
 
 _EMPTY = {"nan": "NAN_", "zero": "ZERO", "never_nan": "NEVER_NAN"}
 """What a row without a softmax gets, by `Attention.masked`."""
@@ -29,7 +32,8 @@ def functions(attention: Attention) -> str:
     """Return the struct Operands and the functions `logit`, `rounded` and `finish`."""
     at = attention
     texts = (at.logit.text or _NO_LOGIT, at.rounded or _NOT_ROUNDED, at.finish or _NOT_FINISHED)
-    return "".join((operands_text(at.operands), *texts, _page("k", at.k, at), _page("v", at.v, at)))
+    sizes = (*AT_CALL, *(f"s{i}" for i in range(len(at.symbols)))) if at.symbols else ()
+    return "".join((operands_text(at.operands, sizes), *texts, _page("k", at.k, at), _page("v", at.v, at)))
 
 
 def _page(name: str, heads: Heads, attention: Attention) -> str:

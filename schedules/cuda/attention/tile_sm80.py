@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from relaxc.schedules.cuda.attention.form import Attention
 from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir import tir
 from relaxc.schedules.template import Choices, Parameters
 
 __all__ = ["WarpTile", "choices", "default", "refusal"]
@@ -88,9 +90,9 @@ class WarpTile:
         by_shared = gpu.shared_bytes_per_sm // (self.shared_bytes(attention) + _RESERVED_BYTES)
         return max(1, min(by_shared, gpu.registers_per_sm // (registers * self.threads), 4))
 
-    def tiles(self, attention: Attention) -> int:
+    def tiles(self, attention: Attention) -> Any:
         """Return the tiles of all heads: one a CTA."""
-        return ceil(attention.queries / self.rows) * attention.heads * attention.batch
+        return tir.product([tir.ceil_div(attention.queries, self.rows), attention.heads, attention.batch])
 
     def blocks(self, attention: Attention, m: int) -> int:
         """Return the blocks of keys that the queries of tile `m` see."""

@@ -4,13 +4,14 @@
 // longer than a head, so that ldmatrix reads eight of them without conflicts. SLICES of the keys have a warp each, with
 // blocks, buffers and a softmax of its own; their parts are added up in the end.
 // Stands in a namespace that has defined: the configuration (TILE_M, WARP_M, BLOCK, STAGES, SLICES, KEEPS_Q), the problem
-// (HEADS, GROUP, QUERIES, KEYS, HEAD, CAUSAL, OFFSET, HAS_LOGIT, LOG2_SCALE, EMPTY, LAST_PAIR, of each operand where it
-// begins and its strides, ROUNDS, the types Low and Out), Operands, `logit`, `rounded`, `merge` and `store_row`.
+// (HEADS, GROUP, HEAD, CAUSAL, OFFSET, HAS_LOGIT, LOG2_SCALE, EMPTY, ONE_BLOCK, EVEN_KEYS, of each operand where it
+// begins and its rows' stride, ROUNDS, the types Low and Out), Operands, Sizes (how many there are, and how far apart heads
+// and batches are), `logit`, `rounded`, `merge` and `store_row`.
 
 constexpr int WARPS = TILE_M / WARP_M, SLICE_THREADS = WARPS * 32, THREADS = SLICE_THREADS * SLICES;
 constexpr int DEPTH = (HEAD + 15) / 16 * 16, CHUNKS = DEPTH / 8, PITCH = DEPTH * 2 + 16;
 constexpr int Q_BYTES = TILE_M * PITCH, BLOCK_BYTES = BLOCK * PITCH, SLICE_BYTES = 2 * STAGES * BLOCK_BYTES;
-constexpr int BLOCKS_M = WARP_M / 16, BLOCKS = (KEYS + BLOCK - 1) / BLOCK, TILES_M = (QUERIES + TILE_M - 1) / TILE_M;
+constexpr int BLOCKS_M = WARP_M / 16;
 constexpr int PART = HEAD + 4;  // floats of a row of a slice: its sums, its largest logit, and the sum of its powers
 static_assert(BLOCK % 16 == 0 && HEAD % 8 == 0 && (STAGES == 1 || STAGES == 2) && (SLICES == 1 || WARPS == 1), "tile");
 
@@ -21,15 +22,17 @@ template <int VALUE> struct Just { static constexpr int value = VALUE; };
 struct Tile { int m, h, b; };
 
 // Tiles with the most keys come first, so that the last to end are short.
-DEV Tile tile_of(int t) {
-  const int rank = CAUSAL ? t / (HEADS * BATCH) : t % TILES_M, at = CAUSAL ? t % (HEADS * BATCH) : t / TILES_M;
-  return {CAUSAL ? TILES_M - 1 - rank : rank, at % HEADS, at / HEADS};
+DEV Tile tile_of(int t, const Sizes& sizes) {
+  const int tiles_m = (sizes.queries + TILE_M - 1) / TILE_M, all = HEADS * sizes.batch;
+  const int rank = CAUSAL ? t / all : t % tiles_m, at = CAUSAL ? t % all : t / tiles_m;
+  return {CAUSAL ? tiles_m - 1 - rank : rank, at % HEADS, at / HEADS};
 }
 
 // What no query of the tile may see is left out; one block stays where that is all.
-DEV int blocks_of(Tile tile) {
-  if (!CAUSAL) return BLOCKS;
-  return min(BLOCKS, max(1, ((tile.m + 1) * TILE_M + OFFSET + BLOCK - 1) / BLOCK));
+DEV int blocks_of(Tile tile, const Sizes& sizes) {
+  const int blocks = (sizes.keys + BLOCK - 1) / BLOCK;
+  if (!CAUSAL) return blocks;
+  return min(blocks, max(1, ((tile.m + 1) * TILE_M + OFFSET + BLOCK - 1) / BLOCK));
 }
 
 // Rows of a head, by COUNT threads; zeros from row `left` on, and behind the head's end. A thread's chunks are at places
@@ -79,27 +82,29 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
   const int tid = threadIdx.x, lane = tid & 31;
   const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), slice = warp / WARPS, thread = tid - slice * SLICE_THREADS;
   const uint32_t ring = shared_q + Q_BYTES + slice * SLICE_BYTES;
-  const Tile tile = tile_of(blockIdx.x);
+  const Sizes sizes(operands);
+  if (sizes.queries == 0 || sizes.batch == 0) return;
+  const Tile tile = tile_of(blockIdx.x, sizes);
   const int m0 = tile.m * TILE_M, own = warp % WARPS * WARP_M, row = m0 + own + (lane >> 2);
   // Not known to the compiler, as in kernel.cuh, which says why.
-  const int blocks = __shfl_sync(0xffffffff, blocks_of(tile), 0);
+  const int blocks = __shfl_sync(0xffffffff, blocks_of(tile, sizes), 0);
   const int seen_by_all = m0 + OFFSET;  // the last key that the tile's first query may see
   const int head = tile.h / GROUP;
-  const Low* q_from = Q + (size_t)tile.b * Q_BATCHES + (size_t)(Q_HEAD + tile.h) * Q_HEADS + (size_t)(Q_ROW + m0) * Q_ROWS;
-  const Low* k_from = K + (size_t)(K_PAGED ? 0 : tile.b) * K_BATCHES + (size_t)(K_HEAD + head) * K_HEADS + (size_t)K_ROW * K_ROWS;
-  const Low* v_from = V + (size_t)(V_PAGED ? 0 : tile.b) * V_BATCHES + (size_t)(V_HEAD + head) * V_HEADS + (size_t)V_ROW * V_ROWS;
+  const Low* q_from = Q + (size_t)tile.b * sizes.q_batches + (size_t)(Q_HEAD + tile.h) * sizes.q_heads + (size_t)(Q_ROW + m0) * Q_ROWS;
+  const Low* k_from = K + (size_t)(K_PAGED ? 0 : tile.b) * sizes.k_batches + (size_t)(K_HEAD + head) * sizes.k_heads + (size_t)K_ROW * K_ROWS;
+  const Low* v_from = V + (size_t)(V_PAGED ? 0 : tile.b) * sizes.v_batches + (size_t)(V_HEAD + head) * sizes.v_heads + (size_t)V_ROW * V_ROWS;
   auto copy_keys = [&](int j, uint32_t to) {
-    const int left = KEYS - j * BLOCK;
+    const int left = sizes.keys - j * BLOCK;
     if constexpr (K_PAGED)
-      copy_pages<BLOCK, K_ROWS, K_PAGE, SLICE_THREADS>(to, k_from, K_BATCHES, j * BLOCK, left, thread,
+      copy_pages<BLOCK, K_ROWS, K_PAGE, SLICE_THREADS>(to, k_from, sizes.k_batches, j * BLOCK, left, thread,
                                                        [&](int n) { return k_page(tile.b, n, operands); });
     else
       copy_rows<BLOCK, K_ROWS, SLICE_THREADS>(to, k_from + (size_t)j * BLOCK * K_ROWS, left, thread);
   };
   auto copy_values = [&](int j, uint32_t to) {
-    const int left = KEYS - j * BLOCK;
+    const int left = sizes.keys - j * BLOCK;
     if constexpr (V_PAGED)
-      copy_pages<BLOCK, V_ROWS, V_PAGE, SLICE_THREADS>(to + BLOCK_BYTES, v_from, V_BATCHES, j * BLOCK, left, thread,
+      copy_pages<BLOCK, V_ROWS, V_PAGE, SLICE_THREADS>(to + BLOCK_BYTES, v_from, sizes.v_batches, j * BLOCK, left, thread,
                                                        [&](int n) { return v_page(tile.b, n, operands); });
     else
       copy_rows<BLOCK, V_ROWS, SLICE_THREADS>(to + BLOCK_BYTES, v_from + (size_t)j * BLOCK * V_ROWS, left, thread);
@@ -110,7 +115,7 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
   };
 
   int j = blocks - 1 - slice;
-  copy_rows<TILE_M, Q_ROWS, THREADS>(shared_q, q_from, QUERIES - m0, tid);
+  copy_rows<TILE_M, Q_ROWS, THREADS>(shared_q, q_from, sizes.queries - m0, tid);
   if (j >= 0) {
     copy_keys(j, ring);
     if (STAGES == 2) copy_values(j, ring);
@@ -194,9 +199,9 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
       for (int n = 0; n < BLOCK / 8; n++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          const int m = min(row + i * 16 + h * 8, QUERIES - 1), at = j * BLOCK + n * 8 + (lane & 3) * 2;
+          const int m = min(row + i * 16 + h * 8, sizes.queries - 1), at = j * BLOCK + n * 8 + (lane & 3) * 2;
           const float2 both = make_float2(S[i][n][h * 2], S[i][n][h * 2 + 1]);
-          const float2 l = logit(both, tile.b, tile.h, m, min(at, LAST_PAIR), min(at + 1, KEYS - 1), operands);
+          const float2 l = logit(both, tile.b, tile.h, m, min(at, sizes.keys - (EVEN_KEYS ? 2 : 1)), min(at + 1, sizes.keys - 1), operands);
           S[i][n][h * 2] = l.x;
           S[i][n][h * 2 + 1] = l.y;
         }
@@ -209,7 +214,7 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
 #pragma unroll
         for (int e = 0; e < 4; e++) {
           const int at = j * BLOCK + n * 8 + (lane & 3) * 2 + (e & 1), m = row + i * 16 + e / 2 * 8;
-          if (at >= KEYS || (CAUSAL && at > m + OFFSET)) S[i][n][e] = -INFINITY;
+          if (at >= sizes.keys || (CAUSAL && at > m + OFFSET)) S[i][n][e] = -INFINITY;
         }
   };
   // Weights that are rounded need the sum of all powers first: they are computed twice where keys are of several blocks.
@@ -299,15 +304,15 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
         copies_commit();
       }
       if (HAS_LOGIT) change(j);
-      if ((CAUSAL && (j + 1) * BLOCK - 1 > seen_by_all) || (j + 1) * BLOCK > KEYS) hide(j);
+      if ((CAUSAL && (j + 1) * BLOCK - 1 > seen_by_all) || (j + 1) * BLOCK > sizes.keys) hide(j);
       softmax(what);
-      if constexpr (ROUNDS && BLOCKS == 1) add_totals();
+      if constexpr (ROUNDS && ONE_BLOCK) add_totals();
       if constexpr (ROUNDS && MULTIPLIES) round_weights();
       if constexpr (MULTIPLIES) values(from);
       if (STAGES == 2) from = from == ring ? ring + 2 * BLOCK_BYTES : ring;
     }
   };
-  if constexpr (ROUNDS && BLOCKS > 1) {
+  if constexpr (ROUNDS && !ONE_BLOCK) {
     over_keys(Just<STATISTICS>());
     add_totals();
     meet();  // nobody reads the keys of the last step
@@ -321,7 +326,7 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
     over_keys(Just<BOTH>());
   }
 
-  Out* const out = O + (size_t)tile.b * O_BATCHES + (size_t)tile.h * O_HEADS;
+  Out* const out = O + (size_t)tile.b * sizes.o_batches + (size_t)tile.h * sizes.o_heads;
   if constexpr (!ROUNDS) add_totals();
   if constexpr (SLICES == 1) {
 #pragma unroll
@@ -333,7 +338,7 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
         if (empty)
 #pragma unroll
           for (int c = 0; c < HEAD / 8; c++) sums[i][c][h * 2] = sums[i][c][h * 2 + 1] = 0.f;
-        store_row(m < QUERIES ? out + (size_t)m * O_ROWS : nullptr, &sums[i][0][h * 2], ROUNDS ? 1.f : empty ? 0.f : 1.f / total[i][h], lane, operands);
+        store_row(m < sizes.queries ? out + (size_t)m * O_ROWS : nullptr, &sums[i][0][h * 2], ROUNDS ? 1.f : empty ? 0.f : 1.f / total[i][h], lane, operands);
       }
     return;
   }
@@ -350,7 +355,7 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
       if ((lane & 3) == 0) store_pair<float>(to + HEAD, top[i][h], total[i][h]);
     }
   __syncthreads();
-  for (int at = tid; at < min(TILE_M, QUERIES - m0) * (HEAD / 2); at += THREADS) {
+  for (int at = tid; at < min(TILE_M, sizes.queries - m0) * (HEAD / 2); at += THREADS) {
     const int m = at / (HEAD / 2), column = (at - m * (HEAD / 2)) * 2;
     float tops[SLICES], totals[SLICES], weights[SLICES];
 #pragma unroll

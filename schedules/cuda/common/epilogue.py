@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import BYTES, FP8, LOW, Pair, Unsupported, Writer, operands_text
+from relaxc.schedules.cuda.common.sizes import buffers_of
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
@@ -19,7 +20,8 @@ __all__ = ["Axes", "Epilogue", "epilogue_of", "pair_type"]
 class Axes:
     """The spatial axes of a reduction block, in the order of its result: `[b, m, n]`, each group flattened.
 
-    `extents` has the size of each; `origin` gives each spatial variable of the block from the axes.
+    `extents` has the size of each; `origin` gives each spatial variable of the block from the axes. `texts` has
+    those of sizes that are known at the call and no symbol.
     """
 
     b: tuple[Var, ...]
@@ -27,6 +29,7 @@ class Axes:
     n: tuple[Var, ...]
     extents: Mapping[Var, Size]
     origin: Mapping[Var, Expr]
+    texts: Mapping[Var, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,11 @@ def epilogue_of(
     pairs: bool = True,
     or_bytes: bool = False,
     symbols: Mapping[Var, str] | None = None,
+    fields: Sequence[str] = ("rows",),
 ) -> Epilogue:
     """Return what `func` does with the sums of `block`; without `pairs` the first of two columns may be an odd one.
 
-    `symbols` gives the text of sizes that are known at the call; Operands has the rows then, and these as s0, s1, ….
+    `symbols` gives the text of sizes that are known at the call; Operands has `fields` then, and these as s0, s1, ….
     Results are floats, with `or_bytes` also bytes, and of sums in int32 also int32. Raise Unsupported.
     """
     blocks = [realize.block for realize in block_realizes(func)]
@@ -65,12 +69,12 @@ def epilogue_of(
         raise Unsupported("what is fused with the sum is not elementwise")
     stores = {other.body.buffer: other for other in others}
     sums = block.body.buffer
-    outputs = [buffer for buffer in func.params if buffer in stores or buffer.same_as(sums)]
+    outputs = [buffer for buffer in buffers_of(func) if buffer in stores or buffer.same_as(sums)]
     if len(outputs) != 1 or len(stores) != len(others):
         raise Unsupported(f"it writes {len(outputs)} results, not one")
     of_bytes = str(sums.dtype) == "int32"
     integers = ("int32", *BYTES) if of_bytes else BYTES if or_bytes else ()
-    return _written(block, axes, outputs[0], stores, pairs, integers, symbols or {})
+    return _written(block, axes, outputs[0], stores, pairs, integers, symbols or {}, fields)
 
 
 def _written(
@@ -81,6 +85,7 @@ def _written(
     pairs: bool,
     integers: Sequence[str],
     symbols: Mapping[Var, str],
+    fields: Sequence[str],
 ) -> Epilogue:
     sums, column = block.body.buffer, axes.n[-1]
     if len(axes.n) > 1 and int(axes.extents[column]) != int(tir.product([axes.extents[axis] for axis in axes.n])):
@@ -94,8 +99,8 @@ def _written(
         raise Unsupported("its epilogue changes the shape")
     texts = {
         **{var: Pair(text, text) for var, text in symbols.items()},
-        **_unflattened("b", axes.b, axes.extents, symbols),
-        **_unflattened("(long long)m" if symbols else "m", axes.m, axes.extents, symbols),
+        **_unflattened("b", axes.b, axes, symbols),
+        **_unflattened("(long long)m" if symbols else "m", axes.m, axes, symbols),
         column: Pair("n", "(n + 1)"),
     }
 
@@ -124,7 +129,8 @@ def _written(
     function = writer.function(f"DEV {pair} epilogue({parameters})", value, pair)
     brought = "".join(f"  {line}\n" for line in writer.brought)
     bring = f"DEV void bring_operands(int b, int m, int n, const Operands& operands) {{\n{brought}}}\n"
-    text = operands_text(writer.operands, symbols.values()) + function + bring
+    sizes = (*fields, *symbols.values()) if symbols else ()
+    text = operands_text(writer.operands, sizes) + function + bring
     return Epilogue(text, out, tuple(writer.operands), writer.expensive)
 
 
@@ -154,15 +160,15 @@ def _value_at(block: SBlock, indices: Sequence[Expr]) -> Expr:
     return tir.substitute(store.value, values)
 
 
-def _unflattened(
-    name: str, axes: Sequence[Var], extents: Mapping[Var, Size], symbols: Mapping[Var, str]
-) -> dict[Var, Pair]:
+def _unflattened(name: str, axes: Sequence[Var], of: Axes, symbols: Mapping[Var, str]) -> dict[Var, Pair]:
     """The text of each axis of a group from the group's position `name`."""
     found: dict[Var, Pair] = {}
     stride: int | str = 1
     for axis in reversed(axes):
-        known = tir.as_int(extents[axis])
-        extent = symbols[extents[axis]] if known is None else known
+        known = tir.as_int(of.extents[axis])
+        extent = known if known is not None else of.texts.get(axis) or symbols.get(of.extents[axis])
+        if extent is None:
+            raise Unsupported("its rows are computed from sizes")
         text = name if stride == 1 else f"{name} / ({stride})"
         text = text if axis is axes[0] else f"({text}) % {extent}"
         found[axis] = Pair(f"({text})", f"({text})")

@@ -322,7 +322,7 @@ def _constant(expr: Expr) -> str:
 
 
 def operands_text(buffers: Sequence[Buffer], sizes: Collection[str] = ()) -> str:
-    """Return the struct that takes the pointers of the operands to the device function, and the rows and `sizes`."""
+    """Return the struct that takes the pointers of the operands to the device function, and `sizes`, 64-bit numbers."""
     fields = "".join(f"  const void* p{i};\n" for i in range(len(buffers)))
-    fields += "".join(f"  int {name.removeprefix('operands.')};\n" for name in (*(("rows",) if sizes else ()), *sizes))
+    fields += "".join(f"  long long {name.removeprefix('operands.')};\n" for name in sizes)
     return f"struct Operands {{\n{fields}}};\n"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from math import prod
+from typing import Any
 
 from tvm import tirx
 
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import dtype_bytes
-from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Var
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, Size, Var
 
 __all__ = ["TEXT_KERNEL", "ImageMap", "TensorMap", "TextKernel", "text_of"]
 
@@ -36,19 +36,22 @@ class TensorMap:
     """
 
     buffer: Buffer
-    dims: tuple[int, ...]
+    dims: tuple[Size, ...]
     rows: int
     strides: tuple[int, ...] = ()
 
-    def text(self, name: str, pointer: str) -> str:
-        """Return the call that encodes it; see cuTensorMapEncodeTiled in the CUDA driver API."""
+    def text(self, name: str, pointer: str, written: Callable[[Any], str] = str) -> str:
+        """Return the call that encodes it, `written` for the text of one known at the call alone.
+
+        See cuTensorMapEncodeTiled in the CUDA driver API.
+        """
         rank = len(self.dims)
-        strides = self.strides or tuple(prod(self.dims[:axis]) for axis in range(1, rank))
+        strides = self.strides or tuple(tir.product(self.dims[:axis]) for axis in range(1, rank))
         size = dtype_bytes(str(self.buffer.dtype))
         box = (128 // size, self.rows, *(1,) * (rank - 2))
         # Steps of one, no interleaving, 128-byte swizzle, 256-byte L2 sectors, zeros outside.
         rest = (*self.dims, *(stride * size for stride in strides), *box, *(1,) * rank, 0, 3, 3, 0)
-        numbers = ", ".join(map(str, rest))
+        numbers = ", ".join(map(written, rest))
         encode = f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{_mapped(self.buffer)}", {rank}'
         return f"{encode}, {pointer}.data, {numbers})\n"
 
@@ -67,7 +70,7 @@ class ImageMap:
     box: tuple[int, int, int]
     steps: tuple[int, int, int] = (1, 1, 1)
 
-    def text(self, name: str, pointer: str) -> str:
+    def text(self, name: str, pointer: str, written: Callable[[Any], str] = str) -> str:
         """Return the call that encodes it; a box is given as what it spans."""
         spans = [
             128 // dtype_bytes(str(self.buffer.dtype)),
@@ -106,7 +109,7 @@ class TextKernel:
     0: the compiler decides. It gives small CTAs so few registers that they load and compute one value after the other.
     """
     sizes: Sequence[Expr] = ()
-    """What the device function gets behind the pointers, as int: expressions of symbolic sizes, as the grid may be."""
+    """What the device function gets behind the pointers, as int64: expressions of symbols, as the grid may be."""
     overlaps: bool = True
     """Whether it may begin before the kernel before it has ended: a device since sm_90, and a text that waits."""
 
@@ -148,24 +151,30 @@ class TextKernel:
         return ["blockIdx.x", *cluster, "threadIdx.x", *early, "tirx.use_dyn_shared_memory"]
 
     def _script(self, func: PrimFunc, name: str) -> str:
-        buffers = list(func.params)
-        names = {buffer: f"b{index}" for index, buffer in enumerate(buffers)}
-        parameters = ", ".join(f"p{index}: T.handle" for index in range(len(buffers)))
-        known = {var: tirx.Var(f"size{index}", var.ty.dtype) for index, var in enumerate(self._symbols(buffers))}
+        buffers = {index: param for index, param in enumerate(func.params) if tirx.is_buffer_var(param)}
+        names = {buffer: f"b{index}" for index, buffer in buffers.items()}
+        given = {param: tirx.Var(f"p{i}", param.ty.dtype) for i, param in enumerate(func.params) if i not in buffers}
+        parameters = ", ".join(
+            f"p{index}: T.handle" if index in buffers else f"p{index}: T.{param.ty.dtype}"
+            for index, param in enumerate(func.params)
+        )
+        symbols = [var for var in self._symbols(list(buffers.values())) if var not in given]
+        sizes = {var: tirx.Var(f"size{index}", var.ty.dtype) for index, var in enumerate(symbols)}
+        known = {**given, **sizes}
 
         def text(size: Expr | int) -> str:
             return str(size) if isinstance(size, int) else str(tir.substitute(size, known))
 
         lines = [f"@T.prim_func\ndef main({parameters}):\n"]
-        lines += [f"    {var.name} = T.{var.ty.dtype}()\n" for var in known.values()]
-        for index, buffer in enumerate(buffers):
+        lines += [f"    {var.name} = T.{var.ty.dtype}()\n" for var in sizes.values()]
+        for index, buffer in buffers.items():
             shape = ", ".join(text(dim if (size := tir.as_int(dim)) is None else size) for dim in buffer.shape) + (
                 "," if buffer.shape else ""
             )
             lines.append(f'    b{index} = T.match_buffer(p{index}, ({shape}), "{buffer.dtype}", align=16)\n')
         for index in range(len(self.maps)):
             lines.append(f'    m{index}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)\n')
-        lines += [f"    {each.text(f'm{i}', names[each.buffer])}" for i, each in enumerate(self.maps)]
+        lines += [f"    {each.text(f'm{i}', names[each.buffer], text)}" for i, each in enumerate(self.maps)]
         lines.append("    T.device_entry()\n")
         if self.per_sm > 0:
             lines.append(f'    T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", {self.per_sm})\n')
@@ -176,6 +185,6 @@ class TextKernel:
         lines.append(f'    shared = T.alloc_buffer([{self.shared_bytes}], "uint8", scope="shared.dyn", align=1024)\n')
         arguments = ["shared.data", *(f"T.address_of(m{i})" for i in range(len(self.maps)))]
         arguments += [f"{names[buffer]}.data" for buffer in self.pointers]
-        arguments += [f'T.Cast("int32", {text(size)})' for size in self.sizes]
+        arguments += [f'T.Cast("int64", {text(size)})' for size in self.sizes]
         lines.append(f'    T.evaluate(T.cuda.func_call("{name}", {", ".join(arguments)}, source_code=SOURCE))\n')
         return "".join(lines)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from relaxc.schedules.cuda.common.expression import LOW
 from relaxc.schedules.cuda.common.kernel import TextKernel
+from relaxc.schedules.cuda.common.sizes import unbound_size
 from relaxc.schedules.hardware import Gpu, gpu_of
 from relaxc.schedules.ir.types import PrimFunc, Target
 from relaxc.schedules.template import Choices, Declined, Parameters, Points, Schedule, check
@@ -91,7 +92,7 @@ class HopperTemplate(ABC, Generic[Form]):
         return found if isinstance(found, Declined) else self.default_of(found, gpu_of(target))
 
     def _matched(self, func: PrimFunc, target: Target) -> Form | Declined:
-        reason = self.unfit(str(target.attrs["arch"]))
+        reason = self.unfit(str(target.attrs["arch"])) or unbound_size(func)
         return Declined(reason) if reason else self.match(func)
 
     def unfit(self, arch: str) -> str:

@@ -12,8 +12,8 @@ from relaxc.schedules.ir.extremes import largest, least
 from relaxc.schedules.ir.types import Expr, IterVar, SBlock, Tensor
 
 __all__ = [
-    "LEFT", "VECTOR", "WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "mixed_sum", "pixels", "pointwise", "pool",
-    "rows_conv2d", "spread",
+    "LEFT", "VECTOR", "WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "mixed_sum", "patches", "pixels", "pointwise",
+    "pool", "rows_conv2d", "spread",
 ]  # fmt: skip
 
 VECTOR = 8
@@ -121,6 +121,18 @@ def pointwise(image: te.Tensor, weight: te.Tensor) -> te.Tensor:
         lambda n, y, x, o: te.sum(image[n, y, x, c].astype(wide) * weight[o, c].astype(wide), axis=c),
         name="conv2d",
     )
+
+
+def patches(image: te.Tensor, *, kernel: tuple[int, int], out: tuple[int, int]) -> te.Tensor:
+    """Compute `C[n, y, x, (c, r, q)] = A[n, c, y * kh + r, x * kw + q]`, of an image in NCHW."""
+    high, wide = kernel
+    count, channels = image.shape[:2]
+
+    def element(n: Expr, y: Expr, x: Expr, at: Expr) -> Expr:
+        c, r, q = at // (high * wide), at // wide % high, at % wide
+        return image[n, c, y * high + r, x * wide + q]
+
+    return te.compute((count, *out, channels * high * wide), element, name="patches")
 
 
 def depthwise_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.template import AmpereTemplate
-from relaxc.schedules.cuda.conv.form import Conv2d, match
-from relaxc.schedules.cuda.gemm.gemm_sm80 import source
+from relaxc.schedules.cuda.conv.form import Conv2d, image_text, match
+from relaxc.schedules.cuda.gemm.gemm_sm80 import source, tiles_of
 from relaxc.schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir.types import PrimFunc
@@ -34,7 +34,7 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
         """See `HopperTemplate`; the sum runs over all taps and channels, none of them twice."""
-        found = match(func, by_copy_engine=False)
+        found = match(func, by_copy_engine=False, at_call=True)
         if isinstance(found, Declined):
             return found
         if max(found.windows.kernel) > _MOST_TAPS:
@@ -58,12 +58,14 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
 def kernel(conv: Conv2d, tile: WarpTile, gpu: Gpu) -> TextKernel:
     """Return the launch of `conv` in tiles of `tile`, a CTA each."""
     names = ("mma_pixels.cuh", *(("exact_pixels.cuh",) if conv.is_wide else ()))
-    copies = "".join(text_of("relaxc.schedules.cuda.conv", name) for name in names)
+    copies = image_text(conv.image, conv.result, at_call=bool(conv.sizes))
+    copies += "".join(text_of("relaxc.schedules.cuda.conv", name) for name in names)
     return TextKernel(
         source=source(conv, tile, _numbers(conv), copies),
         maps=(),
         pointers=(conv.a, conv.b, conv.out, *conv.operands),
-        grid=tile.tiles(conv),
+        grid=tiles_of(conv, tile),
+        sizes=conv.sizes,
         cluster=1,
         threads=tile.threads,
         shared_bytes=tile.shared_bytes,
@@ -76,9 +78,8 @@ def kernel(conv: Conv2d, tile: WarpTile, gpu: Gpu) -> TextKernel:
 def _numbers(conv: Conv2d) -> dict[str, int]:
     windows, in_row = conv.windows, conv.by_rows
     return {
-        "IN_H": conv.image[1], "IN_W": conv.image[2], "CHANNELS": conv.image[3],
-        "OUT_H": conv.result[0], "OUT_W": conv.result[1],
-        "KERNEL_H": windows.kernel[0], "KERNEL_W": 1 if in_row else windows.kernel[1], "DEPTH": conv.depth,
+        "CHANNELS": int(conv.image[3]), "KERNEL_H": windows.kernel[0], "KERNEL_W": 1 if in_row else windows.kernel[1],
+        "DEPTH": conv.depth,
         "STEP_Y": windows.strides[0], "STEP_X": windows.strides[1],
         "PAD_Y": windows.padding[0], "PAD_X": windows.padding[1],
         "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],

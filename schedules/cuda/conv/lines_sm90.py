@@ -76,8 +76,8 @@ class Strip:
     @property
     def units(self) -> int:
         """Strips of the result."""
-        height, width = self.conv.result
-        return self.conv.image[0] * ceil(height / _TILE) * ceil(width / self.pixels)
+        height, width = map(int, self.conv.result)
+        return int(self.conv.image[0]) * ceil(height / _TILE) * ceil(width / self.pixels)
 
     def cost(self, gpu: Gpu) -> float:
         """Return what the busiest SM does, roughly, in tiles: products, and the copies that do not hide behind them."""

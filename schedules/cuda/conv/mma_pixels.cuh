@@ -1,4 +1,4 @@
-// What a thread copies of the operands in `mma.cuh` and `mma_wide.cuh` in a convolution: A is an image [IMAGES, IN_H, IN_W, CHANNELS], a row of
+// What a thread copies of the operands in `mma.cuh` and `mma_wide.cuh` in a convolution: A is an image [images, in_h, in_w, CHANNELS] as Image says, a row of
 // the product a pixel of the result, and the sum runs over taps, KERNEL_H of KERNEL_W, each DEPTH elements in one piece
 // (implicit GEMM). B is [taps, SIZE_N, DEPTH]. A chunk of the sum lies at one tap; outside of the image are zeros.
 static_assert(KERNEL_H <= 16 && KERNEL_W <= 16 && DEPTH % 8 == 0 && SIZE_K == KERNEL_H * KERNEL_W * DEPTH, "windows");
@@ -6,12 +6,13 @@ static_assert(KERNEL_H <= 16 && KERNEL_W <= 16 && DEPTH % 8 == 0 && SIZE_K == KE
 struct Copies {
   const In *a, *b_from;
   uint32_t a_to, b_to;
-  int row, n_left, k, a_at, b_at;
-  int first[A_COPIES];      // of each row's pixel, the element under the first tap, which may be outside
+  const Image of;
+  int row, n_left, k, b_at;
+  Place a_at, first[A_COPIES];      // of each row's pixel, the element under the first tap, which may be outside
   uint32_t under[A_COPIES];  // which lines of taps are inside of the image, and from bit 16 on which columns
   uint32_t tap;              // the bits of the line and of the column of the thread's chunk
 
-  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring, int) {
+  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring, const Operands& operands) : of(operands) {
     const int chunk = tid % K_CHUNKS;
     row = tid / K_CHUNKS;
     a = A;
@@ -21,17 +22,17 @@ struct Copies {
     b_to = a_to + A_BYTES;
 #pragma unroll
     for (int i = 0; i < A_COPIES; i++) {
-      const int m = tile.m * TILE_M + row + i * A_STEP, line = m / OUT_W, image = line / OUT_H;
-      const int y = (line - image * OUT_H) * STEP_Y - PAD_Y, x = (m - line * OUT_W) * STEP_X - PAD_X;
-      first[i] = ((image * IN_H + y) * IN_W + x) * CHANNELS;
+      const int m = tile.m * TILE_M + row + i * A_STEP, line = m / of.out_w, image = line / of.out_h;
+      const int y = (line - image * of.out_h) * STEP_Y - PAD_Y, x = (m - line * of.out_w) * STEP_X - PAD_X;
+      first[i] = (((Place)image * of.in_h + y) * of.in_w + x) * CHANNELS;
       under[i] = 0;
 #pragma unroll
       for (int r = 0; r < KERNEL_H; r++)
-        if (y + r * DILATION_Y >= 0 && y + r * DILATION_Y < IN_H) under[i] |= 1u << r;
+        if (y + r * DILATION_Y >= 0 && y + r * DILATION_Y < of.in_h) under[i] |= 1u << r;
 #pragma unroll
       for (int q = 0; q < KERNEL_W; q++)
-        if (x + q * DILATION_X >= 0 && x + q * DILATION_X < IN_W) under[i] |= 0x10000u << q;
-      if (SIZE_M % TILE_M != 0 && m >= SIZE_M) under[i] = 0;
+        if (x + q * DILATION_X >= 0 && x + q * DILATION_X < of.in_w) under[i] |= 0x10000u << q;
+      if (!M_IS_WHOLE && m >= rows_of(operands)) under[i] = 0;
     }
     k = chunk * CHUNK;
     locate();
@@ -40,7 +41,7 @@ struct Copies {
   // Where the thread's chunk lies in a pixel's window, and in a filter.
   DEV void locate() {
     const int at = k / DEPTH, c = k - at * DEPTH, r = at / KERNEL_W, q = at - r * KERNEL_W;
-    a_at = (r * DILATION_Y * IN_W + q * DILATION_X) * CHANNELS + c;
+    a_at = ((Place)r * DILATION_Y * of.in_w + q * DILATION_X) * CHANNELS + c;
     b_at = at * (SIZE_N * DEPTH) + c;
     tap = SIZE_K % TILE_K == 0 || k < SIZE_K ? 1u << r | 0x10000u << q : ~0u;
   }

@@ -6,6 +6,7 @@ using namespace hopper;
 
 constexpr int TILES_X = (OUT_W + BOX_W - 1) / BOX_W, TILES_Y = (OUT_H + BOX_H - 1) / BOX_H;
 constexpr int ROW_TILES = TILES_X * TILES_Y * ((IMAGES + BOX_N - 1) / BOX_N);
+DEV int row_tiles(int) { return ROW_TILES; }
 constexpr int COPIED_ROWS = BOX_W * BOX_H * BOX_N;  // of TILE_M; the others hold anything, and are not stored
 constexpr bool STORES_WHOLE_TILES = true;
 static_assert(COPIED_ROWS <= TILE_M && SIZE_M == IMAGES * OUT_H * OUT_W && SIZE_K == TAPS * CHANNEL_ATOMS * ATOM_K, "box");

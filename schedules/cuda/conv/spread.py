@@ -65,7 +65,7 @@ def _matched(func: PrimFunc) -> _Form | Declined:
         return Declined("its result is not of floats")
     if str(image.dtype) not in _FLOATS:
         return Declined("its image is not of floats")
-    if any(tir.as_int(dim) is None for buffer in func.params for dim in buffer.shape):
+    if any(tir.as_int(dim) is None for buffer in (image, out) for dim in buffer.shape):
         return Declined("its sizes are symbolic")
     if int(tir.product(list(out.shape))) >= _MAX_ELEMENTS:
         return Declined("its result has 2^31 elements or more")

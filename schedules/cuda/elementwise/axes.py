@@ -8,9 +8,9 @@ from dataclasses import replace
 from tvm import tirx
 
 from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
-from relaxc.schedules.ir import tir
+from relaxc.schedules.ir import positions, tir
 from relaxc.schedules.ir.strides import nested
-from relaxc.schedules.ir.types import Expr, Node, Var
+from relaxc.schedules.ir.types import Expr, Node, Size, Var
 
 __all__ = ["coalesced", "continues", "cuts", "with_neighbours_joined"]
 
@@ -20,12 +20,12 @@ def coalesced(form: Form) -> Form:
     return _joined(_cut(_without_ones(form)))
 
 
-def _replaced(form: Form, axes: Sequence[Var], sizes: Sequence[int], values: Mapping[Var, Expr]) -> Form:
+def _replaced(form: Form, axes: Sequence[Var], sizes: Sequence[Size], values: Mapping[Var, Expr]) -> Form:
     """The form over other axes, of which `values` gives the old ones."""
     bounds = dict(zip(axes, sizes, strict=True))
 
     def new(expr: Expr) -> Expr:
-        return tir.simplify(tir.substitute(expr, values), bounds)
+        return positions.simplify(tir.substitute(expr, values), bounds)
 
     def guarded(guards: Sequence[Guard]) -> tuple[Guard, ...]:
         return tuple(Guard(new(guard.condition), guard.holds) for guard in guards)
@@ -38,19 +38,20 @@ def _replaced(form: Form, axes: Sequence[Var], sizes: Sequence[int], values: Map
     operands = tuple(map(moved, form.operands))
     steps = tuple(Step(step.var, tir.substitute(step.value, values), step.dtype) for step in form.steps)
     value = tir.substitute(form.value, values)
-    return Form(form.out, tuple(axes), tuple(sizes), new(form.place), operands, steps, value)
+    return Form(form.out, tuple(axes), tuple(sizes), new(form.place), operands, steps, value, form.symbols)
 
 
 def _without_ones(form: Form) -> Form:
-    kept = [(axis, size) for axis, size in zip(form.axes, form.sizes, strict=True) if size != 1]
-    ones = {axis: tir.index_const(0) for axis, size in zip(form.axes, form.sizes, strict=True) if size == 1}
+    each = list(zip(form.axes, form.sizes, strict=True))
+    kept = [(axis, size) for axis, size in each if tir.as_int(size) != 1]
+    ones = {axis: tir.index_const(0) for axis, size in each if tir.as_int(size) == 1}
     return _replaced(form, [axis for axis, _ in kept], [size for _, size in kept], ones)
 
 
 def _cut(form: Form) -> Form:
     """The form with each axis cut where an address divides it, as `x[j // 64, i, j % 64]` does."""
     axes: list[Var] = []
-    sizes: list[int] = []
+    sizes: list[Size] = []
     values: dict[Var, Expr] = {}
     for axis, size in zip(form.axes, form.sizes, strict=True):
         found = cuts([operand.at for operand in form.operands], axis, size, form.bounds)
@@ -61,14 +62,16 @@ def _cut(form: Form) -> Form:
     return _replaced(form, axes, sizes, values) if values else form
 
 
-def cuts(positions: Sequence[Expr], axis: Var, size: int, bounds: Mapping[Var, int]) -> list[int]:
-    """Return the sizes of the parts of an axis, the outermost first, that the positions divide it into."""
+def cuts(places: Sequence[Expr], axis: Var, size: Size, bounds: Mapping[Var, Size]) -> list[Size]:
+    """Return the sizes of the parts of an axis, the outermost first, that the places divide it into."""
+    if not isinstance(size, int):
+        return [size]
     found: set[int] = set()
-    for node in tir.collect(list(positions), (tirx.FloorDiv, tirx.FloorMod)):
+    for node in tir.collect(list(places), (tirx.FloorDiv, tirx.FloorMod)):
         divisor, step = tir.as_int(node.b), tir.stride(node.a, axis, bounds)
         if divisor and step and step > 0 and divisor % step == 0 and size % (divisor // step) == 0:
             found.add(divisor // step)
-    return nested(size, found)
+    return [*nested(size, found)]
 
 
 def _joined(form: Form) -> Form:
@@ -86,11 +89,12 @@ def with_neighbours_joined(form: Form, at: int) -> Form:
     outer, inner = form.axes[at : at + 2]
     both = tir.fresh(f"{outer.name}{inner.name}")
     axes = (*form.axes[:at], both, *form.axes[at + 2 :])
-    sizes = (*form.sizes[:at], form.sizes[at] * form.sizes[at + 1], *form.sizes[at + 2 :])
+    sizes = (*form.sizes[:at], tir.product(form.sizes[at : at + 2]), *form.sizes[at + 2 :])
     bounds, none = dict(zip(axes, sizes, strict=True)), {outer: tir.index_const(0), inner: tir.index_const(0)}
 
     def moved(position: Expr) -> Expr:
-        return tir.simplify(tir.substitute(position, none) + both * tir.stride(position, inner, form.bounds), bounds)
+        each = positions.step(position, inner, form.bounds)
+        return positions.simplify(tir.substitute(position, none) + both * each, bounds)
 
     operands = tuple(replace(operand, at=moved(operand.at)) for operand in form.operands)
     return replace(form, axes=axes, sizes=sizes, place=moved(form.place), operands=operands)
@@ -104,7 +108,9 @@ def continues(form: Form, at: int, values: Sequence[Expr] = ()) -> bool:
     if any(tir.uses(expr, [outer, inner]) for expr in bare):
         return False
     for position in (form.place, *(operand.at for operand in form.operands)):
-        step, outer_step = (tir.stride(position, axis, form.bounds) for axis in (inner, outer))
-        if step is None or outer_step is None or outer_step != step * form.sizes[at + 1]:
+        step, outer_step = (positions.step(position, axis, form.bounds) for axis in (inner, outer))
+        if step is None or outer_step is None:
+            return False
+        if tir.as_int(tir.simplify(outer_step - step * tir.size(form.sizes[at + 1]))) != 0:
             return False
     return True

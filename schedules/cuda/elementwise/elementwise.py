@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import ceil
+from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.sizes import at_least_one, divided
 from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.elementwise.form import Form
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
@@ -14,10 +15,10 @@ from relaxc.schedules.cuda.elementwise.values import TYPES
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import dtype_bytes
-from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.ir.types import PrimFunc, Size
 from relaxc.schedules.template import Choices, Declined, Parameters
 
-__all__ = ["Elementwise", "most_lanes", "source_of"]
+__all__ = ["Elementwise", "most_dividing", "most_lanes", "source_of"]
 
 _VECTOR_BYTES = 16
 _LEAST_STORE_BYTES = 8
@@ -65,27 +66,40 @@ class Elementwise(AmpereTemplate[Form]):
     def kernel_of(self, form: Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
         lanes, vectors, threads = (parameters[name] for name in ("lanes", "vectors", "threads"))
-        total = _elements(form) // lanes
-        numbers = {"TOTAL": total, "LANES": lanes, "VECTORS": vectors, "THREADS": threads}
+        total = divided(tir.product(list(form.sizes)), lanes)
+        numbers = {"LANES": lanes, "VECTORS": vectors, "THREADS": threads}
         body = Lanes(form, lanes).text() + text_of("relaxc.schedules.cuda.elementwise", "elementwise.cuh")
         source = source_of(form, numbers, body, "elementwise(")
-        grid = ceil(total / (threads * vectors))
+        grid = tir.ceil_div(total, threads * vectors)
         pointers = (form.out, *buffers_of(form))
-        return TextKernel(source, (), pointers, grid, 1, threads, 16, gpu.threads_per_sm // threads // 2)
+        return TextKernel(
+            source, (), pointers, at_least_one(grid), 1, threads, 16,
+            gpu.threads_per_sm // threads // 2, sizes=(total, *form.symbols) if form.symbols else (),
+        )  # fmt: skip
 
 
 def most_lanes(form: Form) -> int:
     """Return the largest power of two up to 16 that divides the last axis, in which 16 bytes of the result fit."""
     if not form.axes:
         return 1
-    size, most = form.sizes[-1], _VECTOR_BYTES // dtype_bytes(str(form.out.dtype))
-    return min(size & -size, max(1, most))
+    most = max(1, _VECTOR_BYTES // dtype_bytes(str(form.out.dtype)))
+    return most_dividing(form.sizes[-1], most)
+
+
+def most_dividing(size: Size, most: int) -> int:
+    """Return the largest power of two up to `most`, which is one, that divides a size."""
+    while most > 1 and tir.as_int(tir.simplify(tirx.floormod(tir.size(size), most))) != 0:
+        most //= 2
+    return most
 
 
 def source_of(form: Form, numbers: dict[str, int], body: str, call: str) -> str:
     """Return the text of a kernel that calls `call`, whose last arguments are the result and the operands."""
     names = [f"p{i}" for i in range(len(buffers_of(form)))]
     parameters = ["void* shared", "void* out", *(f"const void* {name}" for name in names)]
+    if form.symbols:
+        sizes = ["total", *(f"s{i}" for i in range(len(form.symbols)))]
+        parameters, names = [*parameters, *(f"long long {name}" for name in sizes)], [*names, *sizes]
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     return (
         f"{text_of('relaxc.schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}"
@@ -94,10 +108,6 @@ def source_of(form: Form, numbers: dict[str, int], body: str, call: str) -> str:
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
         f"  NAME_::{call}(NAME_::Out*)out, NAME_::Operands{{{', '.join(names)}}});\n}}\n"
     )
-
-
-def _elements(form: Form) -> int:
-    return int(tir.product(list(form.sizes)))
 
 
 def _default(form: Form, gpu: Gpu) -> Parameters:
@@ -113,13 +123,13 @@ def _default(form: Form, gpu: Gpu) -> Parameters:
     widest = max(dtype_bytes(str(buffer.dtype)) for buffer in (form.out, *always))
     stored = _LEAST_STORE_BYTES // dtype_bytes(str(form.out.dtype))
     lanes = min(lanes, max(1, stored, _VECTOR_BYTES // widest))
-    while lanes > _LEAST_LANES and 2 * _elements(form) // lanes < gpu.sms * gpu.threads_per_sm:
+    while lanes > _LEAST_LANES and 2 * form.elements // lanes < gpu.sms * gpu.threads_per_sm:
         lanes //= 2
     sizes = [(bool(each.guards), lanes * dtype_bytes(str(each.buffer.dtype))) for each in read]
     # Of those under conditions, a vector mostly reads one.
     per_vector = sum(size for guarded, size in sizes if not guarded)
     per_vector += max((size for guarded, size in sizes if guarded), default=0)
-    total = _elements(form) // lanes
+    total = form.elements // lanes
     fitting = [
         vectors
         for vectors in (4, 2)

@@ -1,6 +1,19 @@
 // What the texts of elementwise kernels are made of: vectors of neighbours in registers, and functions of values.
 using namespace hopper;
 
+// Takes an axis of `size` off the position `rest`: returns the place along it. 64-bit divisions take several times as long.
+DEV long long split(unsigned long long& rest, long long size) {
+  if (((rest | size) >> 32) == 0) {
+    const unsigned int low = (unsigned int)rest, by = (unsigned int)size, found = low / by;
+    rest = found;
+    return low - found * by;
+  }
+  const unsigned long long found = rest / size;
+  const long long left = (long long)(rest - found * size);
+  rest = found;
+  return left;
+}
+
 template <int BYTES> struct Chunk;
 template <> struct Chunk<1> { typedef unsigned char type; };
 template <> struct Chunk<2> { typedef unsigned short type; };
@@ -36,6 +49,11 @@ template <> DEV __nv_bfloat16 as<__nv_bfloat16>(float x) { return narrow<__nv_bf
 template <> DEV Fp8 as<Fp8>(float x) { return narrow<Fp8>(x); }
 template <class T, class H> DEV T as(H x) { return (T)x; }
 
+DEV int bits_of(float x) {
+  int bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
 template <class T> DEV T max_of(T a, T b) { return a > b ? a : b; }
 template <class T> DEV T min_of(T a, T b) { return a < b ? a : b; }
 // Near 0 the fast ones lose digits that 16 bits have.

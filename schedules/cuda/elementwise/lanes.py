@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import LOW, SHORT
+from relaxc.schedules.cuda.common.sizes import divided
 from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand, Step
 from relaxc.schedules.cuda.elementwise.values import TYPES, Values, held
 from relaxc.schedules.ir import tir
-from relaxc.schedules.ir.types import Buffer, Expr, Var
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Var
 
 __all__ = ["Access", "Lanes", "buffers_of"]
 
@@ -52,7 +54,7 @@ class Lanes:
         self._first, self._lane = tir.fresh("first"), tir.fresh("lane")
         self._bounds = dict(form.bounds)
         if self._column is not None:
-            self._bounds |= {self._first: self._bounds.pop(self._column) // lanes, self._lane: lanes}
+            self._bounds |= {self._first: divided(self._bounds.pop(self._column), lanes), self._lane: lanes}
         self._buffers = buffers_of(form)
         self._staged = staged
         self._steps = {step.var: step for step in form.steps}
@@ -66,20 +68,44 @@ class Lanes:
         bounds = form.bounds
         self._of_one = {
             lane: (
-                Values(bounds, lambda var, lane=lane: self._var(var, lane, inline=True), fast=fast),  # type: ignore[misc]
-                Values(bounds, lambda var, lane=lane: self._var(var, lane, inline=False), fast=fast),  # type: ignore[misc]
+                Values(bounds, partial(self._var, lane=lane, inline=True), fast=fast, symbols=form.symbols),
+                Values(bounds, partial(self._var, lane=lane, inline=False), fast=fast, symbols=form.symbols),
             )
             for lane in ("0", "l")
         }
 
     def text(self) -> str:
         """Return the structs `Place`, `Operands` and `Loaded`, and the functions `place_of`, `read` and `result`."""
-        dims = max(1, len(self.form.axes))
-        pointers = "".join(f"  const void* p{i};\n" for i in range(len(self._buffers)))
-        return (
-            f"struct Place {{ int x[{dims}]; }};\nstruct Operands {{\n{pointers}}};\n"
-            f"{self._loaded()}{self._place_of()}{self._read()}{self._result()}"
-        )
+        return f"{self.operands()}{self.place()}{self._loaded()}{self._place_of()}{self._read()}{self._result()}"
+
+    def operands(self) -> str:
+        """Return the struct `Operands`: pointers, and how many vectors and which sizes there are at the call."""
+        fields = "".join(f"  const void* p{i};\n" for i in range(len(self._buffers)))
+        if self.form.symbols:
+            fields += f"  long long total, {', '.join(f's{i}' for i in range(len(self.form.symbols)))};\n"
+        return f"struct Operands {{\n{fields}}};\n"
+
+    def place(self) -> str:
+        """Return the struct `Place`: the axes, and the sizes that positions are made of."""
+        dims, symbols = max(1, len(self.form.axes)), len(self.form.symbols)
+        if not symbols:
+            return f"struct Place {{ int x[{dims}]; }};\n"
+        return f"struct Place {{ long long x[{dims}], s[{symbols}]; }};\n"
+
+    def sizes_at(self) -> str:
+        """Return the statements that give a place its sizes."""
+        return "".join(f"  at.s[{i}] = operands.s{i};\n" for i in range(len(self.form.symbols)))
+
+    def split(self, axis: int, size: Size, times: int) -> str:
+        """Return the statements that take an axis of `size` off the position `rest`, a step of which is `times`."""
+        by = f" * {times}" if times > 1 else ""
+        if self.form.symbols:
+            return f"  at.x[{axis}] = split(rest, {self.size(size)}){by};\n"
+        return f"  at.x[{axis}] = (int)(rest % {size}u){by};\n  rest /= {size}u;\n"
+
+    def size(self, size: Size) -> str:
+        """Return the text of a size."""
+        return str(size) if isinstance(size, int) else self._of_one["0"][0].text(size)
 
     def pointer(self, operand: Operand) -> str:
         """Return the text of the pointer to an operand."""
@@ -105,16 +131,19 @@ class Lanes:
         return f"struct Loaded {{\n{''.join(fields)}}};\n"
 
     def _place_of(self) -> str:
-        lines = ["  unsigned int rest = vector;\n"]
+        lines = ["  Count rest = vector;\n"]
         for axis in reversed(range(1, len(self.form.axes))):
-            last = axis == len(self.form.axes) - 1
-            size = self.form.sizes[axis] // (self.lanes if last else 1)
-            times = f" * {self.lanes}" if last and self.lanes > 1 else ""
-            lines.append(f"  at.x[{axis}] = (int)(rest % {size}u){times};\n  rest /= {size}u;\n")
+            lanes = self.lanes if axis == len(self.form.axes) - 1 else 1
+            lines.append(self.split(axis, divided(self.form.sizes[axis], lanes), lanes))
         times = f" * {self.lanes}" if len(self.form.axes) == 1 else ""
+        total = tir.as_int(tir.product(list(self.form.sizes)))
+        place = "long long" if self.form.symbols else "int"
+        count = "operands.total" if total is None else str(total // self.lanes)
         return (
-            "DEV Place place_of(unsigned int vector) {\n  Place at;\n"
-            f"{''.join(lines)}  at.x[0] = (int)rest{times};\n  return at;\n}}\n"
+            f"typedef unsigned {'long long' if self.form.symbols else 'int'} Count;\n"
+            f"DEV Count total_of(const Operands& operands) {{ return {count}; }}\n"
+            f"DEV Place place_of(Count vector, const Operands& operands) {{\n  Place at;\n{self.sizes_at()}"
+            f"{''.join(lines)}  at.x[0] = ({place})rest{times};\n  return at;\n}}\n"
         )
 
     def _read(self) -> str:
@@ -182,6 +211,9 @@ class Lanes:
         for i, axis in enumerate(self.form.axes):
             if var.same_as(axis):
                 return f"at.x[{i}]"
+        for i, symbol in enumerate(self.form.symbols):
+            if var.same_as(symbol):
+                return f"at.s[{i}]"
         if var in self._steps:
             return self._of_one[lane][0].text(self._steps[var].value) if inline else str(var.name)
         element = self._element(var, lane)

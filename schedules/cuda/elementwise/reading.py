@@ -8,10 +8,11 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from relaxc.schedules.cuda.common.expression import Unsupported
+from relaxc.schedules.cuda.common.sizes import buffers_of, known_or, symbols_of, unbound_size
 from relaxc.schedules.cuda.elementwise.axes import coalesced
 from relaxc.schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
-from relaxc.schedules.ir import analysis, tir
-from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
+from relaxc.schedules.ir import analysis, positions, tir
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Var
 from relaxc.schedules.template import Declined
 
 __all__ = ["Reader", "is_whole", "match", "unfit"]
@@ -34,13 +35,14 @@ def match(func: PrimFunc) -> Form | Declined:
 
 
 def unfit(func: PrimFunc) -> str:
-    """Return why texts of 32-bit positions do not do for the parameters of `func`, or ''."""
-    if any(tir.as_int(dim) is None for buffer in func.params for dim in getattr(buffer, "shape", (None,))):
-        return "its sizes are symbolic"
-    counts = [int(tir.product(list(buffer.shape))) for buffer in func.params]
-    if any(not 0 < count < _MOST_ELEMENTS for count in counts):
+    """Return why texts of positions, of 32 bits where sizes are known, do not do for what `func` is given, or ''."""
+    if reason := unbound_size(func):
+        return reason
+    buffers = buffers_of(func)
+    counts = [tir.as_int(tir.product(list(buffer.shape))) for buffer in buffers]
+    if any(count is not None and not 0 < count < _MOST_ELEMENTS for count in counts):
         return "an operand has no elements, or 2^31"
-    if any(tir.as_int(buffer.elem_offset) not in (None, 0) or len(buffer.strides) for buffer in func.params):
+    if any(tir.as_int(buffer.elem_offset) not in (None, 0) or len(buffer.strides) for buffer in buffers):
         return "an operand is not contiguous"
     return ""
 
@@ -52,23 +54,26 @@ def _form_of(func: PrimFunc) -> Form:
     if len(blocks) != len(nests):
         raise Unsupported("its blocks are not one store each to every element")
     stores: dict[Buffer, SBlock] = {block.body.buffer: block for block in blocks}
-    outputs = [buffer for buffer in func.params if buffer in stores]
+    outputs = [buffer for buffer in buffers_of(func) if buffer in stores]
     if len(outputs) != 1 or len(stores) != len(blocks):
         raise Unsupported(f"it writes {len(outputs)} results, not one")
     (out,) = outputs
-    shape = [int(dim) for dim in out.shape]
+    shape = [known_or(dim) for dim in out.shape]
     axes = [tir.fresh(f"a{i}") for i in range(len(shape))]
-    reader = Reader(list(func.params), stores, out, dict(zip(axes, shape, strict=True)))
+    reader = Reader(buffers_of(func), stores, out, dict(zip(axes, shape, strict=True)))
     value = reader.value_at(stores[out], axes)
     place = tir.flatten(axes, shape)
-    return coalesced(Form(out, tuple(axes), tuple(shape), place, tuple(reader.operands), tuple(reader.steps), value))
+    form = Form(
+        out, tuple(axes), tuple(shape), place, tuple(reader.operands), tuple(reader.steps), value, symbols_of(func)
+    )
+    return coalesced(form)
 
 
 class Reader:
     """Follows values back to the operands: every block in between is a step. `bounds` has the axes' extents."""
 
     def __init__(
-        self, params: Sequence[Buffer], stores: Mapping[Buffer, SBlock], out: Buffer, bounds: Mapping[Var, int]
+        self, params: Sequence[Buffer], stores: Mapping[Buffer, SBlock], out: Buffer, bounds: Mapping[Var, Size]
     ) -> None:
         self.params, self.stores, self.out, self.bounds = params, stores, out, bounds
         self.operands: list[Operand] = []
@@ -134,7 +139,7 @@ class Reader:
         raise Unsupported(f"it has {type(expr).__name__}")
 
     def _load(self, load: TensorLoad, guards: tuple[Guard, ...]) -> Var:
-        indices = [tir.simplify(self._read(index, guards), self.bounds) for index in load.indices]
+        indices = [positions.simplify(self._read(index, guards), self.bounds) for index in load.indices]
         for buffer, others, where, var in self.known:
             if buffer.same_as(load.source) and where == guards[: len(where)] and all(map(tir.same, others, indices)):
                 return var
@@ -165,12 +170,20 @@ def is_whole(nest: analysis.Nest) -> bool:
     block = nest.block
     if any(tir.as_int(iv.dom.min) != 0 or str(iv.var.ty.dtype) != tir.INDEX for iv in block.iter_vars):
         return False
-    extents = {iv.var: tir.as_int(iv.dom.extent) for iv in block.iter_vars}
-    turns = [tir.as_int(loop.extent) if tir.as_int(loop.min) == 0 else None for loop in nest.loops]
-    if list(extents.values()) != (turns or [1] * len(extents)):
+    extents = {iv.var: iv.dom.extent for iv in block.iter_vars}
+    if any(tir.as_int(loop.min) != 0 for loop in nest.loops):
+        return False
+    turns = [loop.extent for loop in nest.loops] or [1] * len(extents)
+    if not all(map(_is_same, extents.values(), turns)):
         return False
     for index, dim in zip(block.body.indices, block.body.buffer.shape, strict=True):
         written = extents.get(index) if isinstance(index, tirx.Var) else 1 if tir.as_int(index) == 0 else None
-        if written is None or written != tir.as_int(dim):
+        if written is None or not _is_same(written, dim):
             return False
     return True
+
+
+def _is_same(a: Size, b: Size) -> bool:
+    if isinstance(a, int) or isinstance(b, int):
+        return tir.as_int(a) == tir.as_int(b)
+    return tir.same(a, b) or tir.same_size(a, b)

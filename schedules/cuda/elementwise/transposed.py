@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, prod
 
 from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.sizes import at_least_one, divided, guess
 from relaxc.schedules.cuda.common.template import AmpereTemplate
-from relaxc.schedules.cuda.elementwise.elementwise import most_lanes, source_of
+from relaxc.schedules.cuda.elementwise.elementwise import most_dividing, most_lanes, source_of
 from relaxc.schedules.cuda.elementwise.form import Form, Operand
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from relaxc.schedules.cuda.elementwise.reading import match
 from relaxc.schedules.cuda.elementwise.values import TYPES
 from relaxc.schedules.hardware import Gpu
-from relaxc.schedules.ir import tir
+from relaxc.schedules.ir import positions, tir
 from relaxc.schedules.ir.dtypes import dtype_bytes
-from relaxc.schedules.ir.types import Expr, PrimFunc
+from relaxc.schedules.ir.types import Expr, PrimFunc, Size
 from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Transposed"]
@@ -42,7 +42,7 @@ class _Form:
     groups: tuple[int, ...]
 
     @property
-    def size_m(self) -> int:
+    def size_m(self) -> Size:
         return self.form.sizes[self.m]
 
 
@@ -91,22 +91,25 @@ class Transposed(AmpereTemplate[_Form]):
         of, lanes = form.form, most_lanes(form.form)
         numbers = {
             "LANES": lanes, "THREADS": threads, "TILE_M": tile_m, "TILE_N": tile_n, "AXES": len(of.axes),
-            "AXIS_M": form.m, "EXTENT_M": form.size_m, "EXTENT_N": of.sizes[-1],
-            "TILES_M": ceil(form.size_m / tile_m), "TILES_N": ceil(of.sizes[-1] / tile_n),
+            "AXIS_M": form.m,
         }  # fmt: skip
         body = _text(form, lanes, tile_m, tile_n, threads) + text_of(
             "relaxc.schedules.cuda.elementwise", "transposed.cuh"
         )
         source = source_of(of, numbers, body, "transposed((char*)shared, ")
         grid = _tiles(form, tile_m, tile_n)
+        total = divided(tir.product(list(of.sizes)), lanes)
         pointers = (of.out, *buffers_of(of))
         # Elements that are read one by one are held in a register each.
         per_sm = gpu.threads_per_sm // threads // (2 if min(form.groups) > 2 else 4)
-        return TextKernel(source, (), pointers, grid, 1, threads, shared, per_sm)
+        return TextKernel(
+            source, (), pointers, at_least_one(grid), 1, threads,
+            shared, per_sm, sizes=(total, *of.symbols) if of.symbols else (),
+        )  # fmt: skip
 
 
 def _transposed(form: Form) -> _Form | Declined:
-    if len(form.axes) < 2 or form.sizes[-1] < _LEAST:
+    if len(form.axes) < 2 or guess(form.sizes[-1]) < _LEAST:
         return Declined("its last axis is short")
     chosen: list[tuple[int, int]] = []
     for i, operand in enumerate(form.operands):
@@ -117,7 +120,7 @@ def _transposed(form: Form) -> _Form | Declined:
     if len(axes) != 1:
         return Declined("no operand's fastest axis is another than the result's" if not axes else "it has several")
     (m,) = axes
-    if form.sizes[m] < _LEAST:
+    if guess(form.sizes[m]) < _LEAST:
         return Declined("the axis along which it reads is short")
     staged = tuple(i for i, _ in chosen)
     return _Form(form, m, staged, tuple(_group(form, form.operands[i], m) for i in staged))
@@ -125,27 +128,36 @@ def _transposed(form: Form) -> _Form | Declined:
 
 def _fastest(form: Form, operand: Operand) -> int | None:
     """The axis in which an operand has neighbours, where it is not the last and a tile of it can be staged."""
-    data = [var for var in tir.variables(operand.at) if var not in form.bounds]
-    across = tir.stride(operand.at, form.axes[-1], form.bounds)
-    if data or across in (None, 0, 1) or any(not _may_guard(form, guard.condition) for guard in operand.guards):
+    data = [var for var in tir.variables(operand.at) if var not in form.bounds and var not in form.symbols]
+    across = positions.step(operand.at, form.axes[-1], form.bounds)
+    if (
+        data
+        or across is None
+        or tir.as_int(across) in (0, 1)
+        or any(not _may_guard(form, guard.condition) for guard in operand.guards)
+    ):
         return None
     return next((i for i, axis in enumerate(form.axes[:-1]) if tir.stride(operand.at, axis, form.bounds) == 1), None)
 
 
 def _may_guard(form: Form, condition: Expr) -> bool:
     """Whether a condition is known of a whole row of a tile before anything is read."""
-    return all(var in form.bounds and not var.same_as(form.axes[-1]) for var in tir.variables(condition))
+    return all(
+        (var in form.bounds or var in form.symbols) and not var.same_as(form.axes[-1])
+        for var in tir.variables(condition)
+    )
 
 
 def _group(form: Form, operand: Operand, m: int) -> int:
     """How many neighbours along `m` are read at once: as many as every row is aligned to."""
     if operand.guards:
         return 1
-    most, first = _VECTOR_BYTES // dtype_bytes(str(operand.buffer.dtype)), tir.fresh("first")
+    first = tir.fresh("first")
+    most = most_dividing(form.sizes[m], max(1, _VECTOR_BYTES // dtype_bytes(str(operand.buffer.dtype))))
     while most > 1:
         at = tir.substitute(operand.at, {form.axes[m]: first * most})
-        bounds = {**form.bounds, first: form.sizes[m] // most}
-        if form.sizes[m] % most == 0 and tir.as_int(tir.simplify(tirx.floormod(at, most), bounds)) == 0:
+        bounds = {**form.bounds, first: divided(form.sizes[m], most)}
+        if tir.as_int(tir.simplify(tirx.floormod(at, most), bounds)) == 0:
             return most
         most //= 2
     return 1
@@ -153,7 +165,7 @@ def _group(form: Form, operand: Operand, m: int) -> int:
 
 def _choices(form: _Form) -> Choices:
     """Tiles that are not twice as long as an axis, and that all threads have whole turns of."""
-    sizes = form.size_m, form.form.sizes[-1]
+    sizes = guess(form.size_m), guess(form.form.sizes[-1])
     tile_m, tile_n = (tuple(t for t in _TILES if t == _TILES[0] or t < 2 * size) for size in sizes)
     return {"tile_m": tile_m, "tile_n": tile_n, "threads": _THREADS}
 
@@ -163,7 +175,7 @@ def _default(form: _Form, gpu: Gpu) -> Parameters:
     space = _choices(form)
     widest = max(_bytes_of(form.form.operands[i]) for i in form.staged)
     tile_m = tile_n = 64 if widest <= 4 else 32
-    if _tiles(form, tile_m, tile_n) < 2 * gpu.sms:
+    if guess(_tiles(form, tile_m, tile_n)) < 2 * gpu.sms:
         tile_m = tile_n = 32
     while _shared_bytes(form, tile_m, tile_n) > _MOST_SHARED:
         tile_m, tile_n = tile_m // 2, tile_n // 2
@@ -172,9 +184,10 @@ def _default(form: _Form, gpu: Gpu) -> Parameters:
     return {**point, "threads": 256 if point["tile_m"] * point["tile_n"] > 2048 else 128}
 
 
-def _tiles(form: _Form, tile_m: int, tile_n: int) -> int:
-    batch = prod(size for i, size in enumerate(form.form.sizes[:-1]) if i != form.m)
-    return batch * ceil(form.size_m / tile_m) * ceil(form.form.sizes[-1] / tile_n)
+def _tiles(form: _Form, tile_m: int, tile_n: int) -> Size:
+    batch = [size for i, size in enumerate(form.form.sizes[:-1]) if i != form.m]
+    tiles = tir.ceil_div(form.size_m, tile_m), tir.ceil_div(form.form.sizes[-1], tile_n)
+    return tir.product([*batch, *tiles])
 
 
 def _bytes_of(operand: Operand) -> int:
@@ -188,20 +201,39 @@ def _shared_bytes(form: _Form, tile_m: int, tile_n: int) -> int:
 def _text(form: _Form, lanes: int, tile_m: int, tile_n: int, threads: int) -> str:
     writer = Lanes(form.form, lanes, staged=form.staged)
     return (
-        writer.text() + _batch_of(form) + _position_of(form, writer) + _staging(form, writer, tile_m, tile_n, threads)
+        writer.text()
+        + _extents(form, writer, tile_m, tile_n, threads)
+        + _batch_of(form, writer)
+        + _position_of(form, writer)
+        + _staging(form, writer, tile_m, tile_n, threads)
     )
 
 
-def _batch_of(form: _Form) -> str:
+def _extents(form: _Form, writer: Lanes, tile_m: int, tile_n: int, threads: int) -> str:
+    """How long both axes are, and whether tiles and turns are all whole."""
+    sizes = {"m": form.size_m, "n": form.form.sizes[-1]}
+    parts = zip(sizes.values(), (tile_m, tile_n), strict=True)
+    whole = all(isinstance(size, int) and size % tile == 0 for size, tile in parts)
+    whole = whole and tile_m * (tile_n // writer.lanes) % threads == 0
+    places = writer.sizes_at() and f"  Place at;\n{writer.sizes_at()}"
+    functions = "".join(
+        f"DEV Extent extent_{name}_of(const Operands& operands) {{\n{places}  return {writer.size(size)};\n}}\n"
+        for name, size in sizes.items()
+    )
+    extent = "long long" if form.form.symbols else "int"
+    return f"typedef {extent} Extent;\nconstexpr bool WHOLE = {str(whole).lower()};\n{functions}"
+
+
+def _batch_of(form: _Form, writer: Lanes) -> str:
     """`batch_of`: the place of the first element of a batch."""
     lines = []
     for i in reversed(range(len(form.form.axes) - 1)):
         if i != form.m:
-            lines.append(f"  at.x[{i}] = (int)(rest % {form.form.sizes[i]}u);\n  rest /= {form.form.sizes[i]}u;\n")
+            lines.append(writer.split(i, form.form.sizes[i], 1))
     zeros = f"  at.x[{form.m}] = 0;\n  at.x[{len(form.form.axes) - 1}] = 0;\n"
     return (
-        "DEV Place batch_of(unsigned int batch) {\n  Place at;\n  unsigned int rest = batch;\n"
-        f"{''.join(lines)}{zeros}  return at;\n}}\n"
+        "DEV Place batch_of(unsigned int batch, const Operands& operands) {\n  Place at;\n  Count rest = batch;\n"
+        f"{writer.sizes_at()}{''.join(lines)}{zeros}  return at;\n}}\n"
     )
 
 
@@ -219,7 +251,10 @@ def _staging(form: _Form, writer: Lanes, tile_m: int, tile_n: int, threads: int)
         c_type, parts = TYPES[str(operand.buffer.dtype)], tile_m // group
         whole = tile_n * parts % threads == 0
         inside = "" if whole else f"turn / {parts} < {tile_n}u"
-        within = ["" if size_m % tile_m == 0 else f"{m} < {size_m}", "" if size_n % tile_n == 0 else f"{n} < {size_n}"]
+        within = [
+            "" if isinstance(size, int) and size % tile == 0 else f"{place} < {writer.size(size)}"
+            for place, size, tile in ((m, size_m, tile_m), (n, size_n, tile_n))
+        ]
         fields.append(
             f"constexpr int TURNS{i} = ({tile_n} * {parts} + THREADS - 1) / THREADS;\n"
             f"typedef Tile<{c_type}, {tile_m}, {group}, {writer.lanes}> Tile{i};\n"
@@ -245,7 +280,7 @@ def _staging(form: _Form, writer: Lanes, tile_m: int, tile_n: int, threads: int)
     arrays = "".join(f"  Tile{i}::Part v{i}[TURNS{i}];\n" for i in form.staged)
     return (
         f"{''.join(fields)}struct Staged {{\n{arrays}}};\n"
-        "DEV void fetch(Staged& staged, const Place& corner, int m0, int n0, const Operands& operands) {\n"
+        "DEV void fetch(Staged& staged, const Place& corner, Extent m0, Extent n0, const Operands& operands) {\n"
         f"{''.join(fetch)}}}\nDEV void keep(char* shared, const Staged& staged) {{\n{''.join(keep)}}}\n"
         f"DEV void gather(Loaded& in, const char* shared, unsigned int m, unsigned int n) {{\n{''.join(gather)}}}\n"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, isnan
 
 from tvm import tirx
@@ -12,7 +12,7 @@ from relaxc.schedules.cuda.common.expression import C_TYPES, SHORT, Unsupported
 from relaxc.schedules.cuda.common.integers import ARITHMETIC, wrapping
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import is_condition, is_float
-from relaxc.schedules.ir.types import Expr, Var
+from relaxc.schedules.ir.types import Expr, Size, Var
 
 __all__ = ["TYPES", "Values", "held"]
 
@@ -26,6 +26,7 @@ _INFIX: dict[type, str] = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
     tirx.EQ: "==", tirx.NE: "!=", tirx.And: "&&", tirx.Or: "||",
 }  # fmt: skip
+_BITS: dict[type, str] = {tirx.BitwiseAnd: "&", tirx.BitwiseOr: "|", tirx.BitwiseXor: "^"}
 _BITWISE = {"tirx.bitwise_and": "&", "tirx.bitwise_or": "|", "tirx.bitwise_xor": "^"}
 _FUNCTIONS = {
     "tirx.exp": "exp", "tirx.exp2": "exp2", "tirx.tanh": "tanh", "tirx.erf": "erf", "tirx.sqrt": "sqrt",
@@ -48,11 +49,15 @@ def held(dtype: str) -> str:
 class Values:
     """Writes expressions of axes, whose `bounds` are given, and of variables that `text_of` knows.
 
-    Positions, which are made of axes alone, are 32-bit numbers. `fast`: what 16 bits do not show may be off.
+    Positions, which are made of axes alone, are 32-bit numbers; where they are made of `symbols` too, 64-bit ones.
+    `fast`: what 16 bits do not show may be off.
     """
 
-    def __init__(self, bounds: Mapping[Var, int], text_of: Callable[[Var], str], *, fast: bool) -> None:
-        self._axes = bounds
+    def __init__(
+        self, bounds: Mapping[Var, Size], text_of: Callable[[Var], str], *, fast: bool, symbols: Sequence[Var] = ()
+    ) -> None:
+        self._axes: set[Var] = {*bounds, *symbols}
+        self._position = "long long" if symbols else "int"
         self._text_of = text_of
         self._fast = fast
         self._analyzer = tir.analyzer_of(bounds)
@@ -75,7 +80,7 @@ class Values:
             return self._text_of(expr)
         if isinstance(expr, tirx.FloatImm | tirx.IntImm):
             return _constant(expr, dtype)
-        if self._is_position(expr):
+        if self._position == "int" and self._is_position(expr):
             self._bounded(expr)
         if isinstance(expr, tirx.Cast):
             return self._cast(expr.value, dtype)
@@ -110,13 +115,15 @@ class Values:
         position = self._is_position(expr.a) and self._is_position(expr.b)
         of = str(expr.a.ty.dtype)
         a, b = ((self.text(e) if position else self._operand(e, of)) for e in (expr.a, expr.b))
+        if kind in _BITS and dtype not in _FLOATS:
+            return f"(({TYPES[dtype]})({a} {_BITS[kind]} {b}))"
         if kind in _INFIX:
             if kind in ARITHMETIC and is_condition(dtype):
                 raise Unsupported("it computes with truth values")
             if kind in ARITHMETIC and not position:
                 return wrapping(dtype, a, _INFIX[kind], b)
             return f"({a} {_INFIX[kind]} {b})"
-        return self._two(expr, kind, a, b, "int" if position else held(dtype))
+        return self._two(expr, kind, a, b, self._position if position else held(dtype))
 
     def _two(self, expr: Expr, kind: type, a: str, b: str, c_type: str) -> str:
         of_floats = is_float(str(expr.ty.dtype))
@@ -141,6 +148,8 @@ class Values:
             return f"(({TYPES[dtype]})({a} {_BITWISE[name]} {b}))"
         if name == "tirx.reinterpret" and dtype not in _FLOATS and str(expr.args[0].ty.dtype) not in _FLOATS:
             return f"(({TYPES[dtype]})({self._operand(expr.args[0], dtype)}))"  # where nothing has C draw conclusions
+        if name == "tirx.reinterpret" and (dtype, str(expr.args[0].ty.dtype)) == ("int32", "float32"):
+            return f"bits_of({self.text(expr.args[0])})"
         if name == "tirx.reinterpret" and dtype in _FLOATS and (number := _hidden(expr)) is not None:
             return self.text(number)
         if name.endswith("call_pure_extern") and dtype in ("float32", "float64"):  # of the C library, which CUDA has

@@ -104,15 +104,19 @@ class Gemm:
         return ceil(self.m / rows)
 
 
-def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
-    """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of floats, of any sizes."""
+def match(func: PrimFunc, *, ragged: bool = False, at_call: bool = False) -> Gemm | Declined:
+    """Return the product in `func`, or why it is none that the tensor cores take.
+
+    `ragged`: of floats, of any sizes; with it, or `at_call`, its rows may be known at the call alone.
+    """
     parameters = static_parameters(func)
-    if parameters is None and not ragged:
+    if parameters is None and not ragged and not at_call:
         return Declined("its sizes are symbolic")
     found = contraction.find(func)
     if isinstance(found, Declined):
         return found
     symbols: tuple[Var, ...] = ()
+    rows: Any = None
     if parameters is None:
         found, parameters = _with_rows(found), [param for param in func.params if tirx.is_buffer_var(param)]
         rows = found.size(found.m)
@@ -120,8 +124,6 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
         fixed = (*found.b, *found.n, *found.k)
         if not symbols or any(tir.as_int(found.extents[axis]) is None for axis in fixed) or found.b:
             return Declined("sizes other than its rows are symbolic")
-        if len(parameters) < len(func.params) or any(not isinstance(found.extents[a], tirx.Var | int) for a in found.m):
-            return Declined("its rows are computed from sizes")
     kinds = (*LOW, WIDE) if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
     operands = [_operand(value, kinds, found.dtype) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):
@@ -150,14 +152,17 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
         return Declined("the right operand is stored neither by rows nor by columns")
     if n_major and not ragged and kinds is not LOW:
         return Declined("the right operand is of 8 bits by rows, which the tensor cores do not turn")
-    axes = Axes(found.b, found.m, found.n, found.extents, found.origin)
+    sized = [axis for axis in found.m if symbols and tir.as_int(found.extents[axis]) is None]
+    texts = {axis: f"operands.e{at}" for at, axis in enumerate(sized)}
+    fields = (ROWS, *(f"e{at}" for at in range(len(sized))))
+    axes = Axes(found.b, found.m, found.n, found.extents, found.origin, texts)
     try:
         names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
-        fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0, symbols=names)
+        fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0, symbols=names, fields=fields)
     except Unsupported as error:
         return Declined(str(error))
     run_time: dict[str, Any] = (
-        {"rows": found.size(found.m), "sizes": (found.size(found.m), *symbols)} if symbols else {}
+        {"rows": rows, "sizes": (rows, *(found.extents[axis] for axis in sized), *symbols)} if symbols else {}
     )
     return Gemm(
         batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive,

@@ -14,6 +14,7 @@ from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import C_TYPES
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.cuda.common.sizes import at_least_one
 from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.gemm.form import ROWS, Gemm, match
 from relaxc.schedules.cuda.gemm.tile_sm80 import GROUP_ROWS, WarpTile, choices, default, refusal
@@ -22,7 +23,7 @@ from relaxc.schedules.ir.dtypes import dtype_bytes
 from relaxc.schedules.ir.types import Expr, PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
 
-__all__ = ["GemmSm80", "kernel", "source", "vectors"]
+__all__ = ["GemmSm80", "kernel", "source", "tiles_of", "vectors"]
 
 
 class GemmSm80(AmpereTemplate[Gemm]):
@@ -68,7 +69,7 @@ def kernel(gemm: Gemm, tile: WarpTile, gpu: Gpu) -> TextKernel:
         source=source(gemm, tile, vectors(gemm), _copies(gemm)),
         maps=(),
         pointers=(gemm.a, gemm.b, gemm.out, *gemm.operands),
-        grid=tile.tiles(gemm) if gemm.rows is None else _tiles_of(gemm, gemm.rows, tile),
+        grid=tiles_of(gemm, tile),
         sizes=gemm.sizes,
         cluster=1,
         threads=tile.threads,
@@ -80,9 +81,11 @@ def kernel(gemm: Gemm, tile: WarpTile, gpu: Gpu) -> TextKernel:
     )
 
 
-def _tiles_of(gemm: Gemm, rows: Expr, tile: WarpTile) -> Expr:
-    """The tiles of a result whose rows are known at the call."""
-    return tirx.floordiv(rows + (tile.rows - 1), tile.rows) * ceil(gemm.n / tile.columns)
+def tiles_of(gemm: Gemm, tile: WarpTile) -> int | Expr:
+    """Return the tiles of the result, of which the rows may be known at the call."""
+    if gemm.rows is None:
+        return tile.tiles(gemm)
+    return at_least_one(tirx.floordiv(gemm.rows + (tile.rows - 1), tile.rows) * ceil(gemm.n / tile.columns))
 
 
 def _copies(gemm: Gemm) -> str:
@@ -120,7 +123,7 @@ def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) 
         text_of("relaxc.schedules.cuda.gemm", f"{name}.cuh")
         for name in ("tiles", "mma_tile", "mma_store", "mma_wide" if gemm.is_wide else "mma")
     )
-    rows = f"operands.{ROWS}" if gemm.rows is not None else "SIZE_M"
+    rows = f"(int)operands.{ROWS}" if gemm.rows is not None else "SIZE_M"
     lines += [gemm.epilogue, f"DEV int rows_of(const Operands& operands) {{ return {rows}; }}\n"]
     text = "".join((*lines, tiles, shape, copies, stores, algorithm))
     instructions = "".join(text_of("relaxc.schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
@@ -130,7 +133,7 @@ def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) 
 def _entry(gemm: Gemm) -> str:
     """The function that the PrimFunc calls."""
     pointers = "".join(f", const void* p{i}" for i in range(len(gemm.operands)))
-    pointers += "".join(f", int s{i}" for i in range(len(gemm.sizes)))
+    pointers += "".join(f", long long s{i}" for i in range(len(gemm.sizes)))
     operands = ", ".join((*(f"p{i}" for i in range(len(gemm.operands))), *(f"s{i}" for i in range(len(gemm.sizes)))))
     return (
         f"__device__ __forceinline__ void NAME(void* shared, const void* a, const void* b, void* out{pointers}) {{\n"

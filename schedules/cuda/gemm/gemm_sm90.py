@@ -8,15 +8,20 @@ product is done on them in registers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+from tvm import tirx
 
 from relaxc.schedules.cuda.common.epilogue import pair_type
 from relaxc.schedules.cuda.common.expression import BYTES, C_TYPES, FP8, LOW
 from relaxc.schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
+from relaxc.schedules.cuda.common.sizes import at_least_one
 from relaxc.schedules.cuda.common.template import HopperTemplate
-from relaxc.schedules.cuda.gemm.form import Gemm, match
-from relaxc.schedules.cuda.gemm.tile import COPIED_ROWS, Tile, choices, default, refusal
+from relaxc.schedules.cuda.gemm.form import ROWS, Gemm, match
+from relaxc.schedules.cuda.gemm.tile import COPIED_ROWS, MANY_ROWS, Tile, by_rows, choices, default, many, refusal
 from relaxc.schedules.hardware import Gpu
-from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.types import Expr, PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["GemmSm90", "multiply", "source"]
@@ -39,35 +44,93 @@ class GemmSm90(HopperTemplate[Gemm]):
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""
-        return match(func)
+        found = match(func, at_call=True)
+        if isinstance(found, Gemm) and found.rows is not None and found.dtype not in LOW:
+            return Declined("its rows are known at the call alone, and its operands are of 8 bits")
+        return found
 
     def choices_of(self, form: Gemm, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
-        return choices(form)
+        return choices(form) if form.rows is None else choices(replace(form, m=MANY_ROWS))
 
     def default_of(self, form: Gemm, gpu: Gpu) -> Parameters:
         """See `HopperTemplate`."""
-        return default(form, gpu)
+        return default(form, gpu) if form.rows is None else many(form, gpu).parameters()
 
     def kernel_of(self, form: Gemm, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
         tile = Tile.of(parameters)
-        return Declined(reason) if (reason := refusal(tile)) else kernel(form, tile, gpu)
+        if reason := refusal(tile):
+            return Declined(reason)
+        return kernel(form, tile, gpu) if form.rows is None else kernel_at_call(form, tile, gpu)
+
+
+def _maps(gemm: Gemm, tile: Tile) -> list[TensorMap]:
+    """Those of A and of B, and of C where the copy engine stores it; of no rows, as of one."""
+    low = str(gemm.out.dtype) in LOW
+    rows = (tile.rows if tile.ping_pong else tile.rows // tile.consumers) if tile.by_copy_engine(low) else 0
+    b_dims = (gemm.n, gemm.k, gemm.batch) if gemm.n_major else (gemm.k, gemm.n, gemm.batch)
+    m = gemm.m if gemm.rows is None else at_least_one(gemm.rows)
+    return [
+        TensorMap(gemm.a, (gemm.k, m, gemm.batch), COPIED_ROWS),
+        TensorMap(gemm.b, b_dims, 64 if gemm.n_major else tile.columns // tile.cluster),
+        *([TensorMap(gemm.out, (gemm.n, m, gemm.batch), rows)] if rows else []),
+    ]
+
+
+def kernel_at_call(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
+    """Return one launch of `gemm`, whose rows are known at the call: in tiles of `tile`, or, of fewer rows, in others.
+
+    All texts are in one kernel, of as many threads as any needs: those that a text has no work for only meet the
+    others. Clusters share a sum of few rows; where there are many, each CTA is for itself.
+    """
+    assert gemm.rows is not None
+    low = str(gemm.out.dtype) in LOW
+    chosen = by_rows(gemm, tile, gpu) if tile.cluster * tile.parts == 1 else [(0, tile)]
+    body, maps = text_of("relaxc.schedules.cuda.common", "hopper.cuh"), [_maps(gemm, each) for _, each in chosen]
+    size = max(each.cluster * each.parts for _, each in chosen)
+    fields = [f"p{i}" for i in range(len(gemm.operands))] + [f"s{i}" for i in range(len(gemm.sizes))]
+    calls, first = "", 0
+    grid = tir.ceil_div(_grid(gemm, tile, gpu), size) * size
+    for at, ((most, each), own) in enumerate(zip(chosen, maps, strict=True)):
+        text = _body(gemm, each, gpu, text_of("relaxc.schedules.cuda.gemm", "rows.cuh"), {})
+        body += f"namespace NAME_{at} {{\n{text}}}\n"
+        given = [f"(const hopper::TensorMap*)m{first + i}" for i in range(len(own))] + ["nullptr"] * (3 - len(own))
+        calls += f"  if (s0 <= {most}) return " if most else "  "
+        calls += f"NAME_{at}::gemm((uint8_t*)shared, {', '.join(given)}, (NAME_{at}::Out*)out, "
+        calls += f"NAME_{at}::Operands{{{', '.join(fields)}}});\n"
+        first += len(own)
+    for most, each in reversed(chosen[:-1]):
+        grid = tirx.Select(gemm.rows <= most, tir.ceil_div(_grid(gemm, each, gpu), size) * size, grid)
+    parameters = ["void* shared", *(f"unsigned long long m{i}" for i in range(first)), "void* out"]
+    parameters += [f"const void* p{i}" for i in range(len(gemm.operands))]
+    parameters += [f"long long s{i}" for i in range(len(gemm.sizes))]
+    return TextKernel(
+        source=f"{body}__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n{calls}}}\n",
+        maps=[each for own in maps for each in own],
+        pointers=(gemm.out, *gemm.operands),
+        grid=at_least_one(grid),
+        cluster=size,
+        threads=max(each.threads for _, each in chosen),
+        shared_bytes=max(each.shared_bytes(gpu, low) for _, each in chosen),
+        per_sm=1,
+        sizes=gemm.sizes,
+    )
+
+
+def _grid(gemm: Gemm, tile: Tile, gpu: Gpu) -> Expr:
+    """The CTAs, as `Tile.grid` has them."""
+    size = tile.cluster * tile.parts
+    tiles = tir.ceil_div(tir.ceil_div(gemm.rows, tile.rows), tile.cluster) * (-(-gemm.n // tile.columns))
+    return (tiles if tile.parts > 1 else tirx.Min(tiles, tir.index_const(gpu.sms // size))) * size
 
 
 def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
     """Return the launch of `gemm` in tiles of `tile`."""
     low = str(gemm.out.dtype) in LOW
-    rows = (tile.rows if tile.ping_pong else tile.rows // tile.consumers) if tile.by_copy_engine(low) else 0
-    b_dims = (gemm.n, gemm.k, gemm.batch) if gemm.n_major else (gemm.k, gemm.n, gemm.batch)
-    maps = [
-        TensorMap(gemm.a, (gemm.k, gemm.m, gemm.batch), COPIED_ROWS),
-        TensorMap(gemm.b, b_dims, 64 if gemm.n_major else tile.columns // tile.cluster),
-        *([TensorMap(gemm.out, (gemm.n, gemm.m, gemm.batch), rows)] if rows else []),
-    ]
     return TextKernel(
         source=source(gemm, tile, gpu, rows=text_of("relaxc.schedules.cuda.gemm", "rows.cuh")),
-        maps=maps,
+        maps=_maps(gemm, tile),
         pointers=(gemm.out, *gemm.operands),
         grid=tile.grid(gemm, gpu),
         cluster=tile.cluster * tile.parts,
@@ -79,6 +142,14 @@ def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
 
 def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str, int] | None = None) -> str:
     """Return the text of `kernel.cuh` for `gemm`, with `rows`: the text of what a row is, and its `numbers`."""
+    by_tma = tile.by_copy_engine(str(gemm.out.dtype) in LOW)
+    instructions = text_of("relaxc.schedules.cuda.common", "hopper.cuh")
+    text = _body(gemm, tile, gpu, rows, numbers or {})
+    return f"{instructions}namespace NAME_ {{\n{text}}}\n{_entry(gemm, by_tma)}"
+
+
+def _body(gemm: Gemm, tile: Tile, gpu: Gpu, rows: str, numbers: Mapping[str, int]) -> str:
+    """What stands in the text's namespace."""
     low = str(gemm.out.dtype) in LOW
     by_tma = tile.by_copy_engine(low)
     stages, atoms = tile.ring(gpu, low)
@@ -87,8 +158,9 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
         "CONSUMERS": tile.consumers, "CLUSTER_M": tile.cluster, "SPLITS": tile.parts, "GROUP_M": tile.group,
         "BUFFERS": tile.buffers, "BOX_ROWS": COPIED_ROWS,
         "PARTIAL_STEPS": -(-tile.partial // atoms),
-        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch, "ATOM_K": gemm.atom,
-        **(numbers or {}),
+        "SIZE_M": gemm.m if gemm.rows is None else 0, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch,
+        "ATOM_K": gemm.atom,
+        **numbers,
     }  # fmt: skip
     switches = {
         "PING_PONG": tile.ping_pong, "N_MAJOR": gemm.n_major, "BY_TMA": by_tma,
@@ -99,14 +171,16 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
     sums, out = gemm.sums, str(gemm.out.dtype)
     types = {"Sum": C_TYPES[sums], "Sums": pair_type(sums), "Out": C_TYPES[out], "Done": pair_type(out)}
+    types["Place"] = "int" if gemm.rows is None else "long long"
     lines += [f"typedef {of} {name};\n" for name, of in types.items()]
     lines.append("using namespace hopper;\n")
     if tile.ahead:  # the compiler takes a prefetch for something that may write
         lines += [f"using constant::{name};\n" for name in ("load", "load_pair", "load_two")]
-    parts = [*lines, gemm.epilogue, multiply(tile.columns, (gemm.dtype, str(gemm.b.dtype)), gemm.n_major), rows]
+    count = "SIZE_M" if gemm.rows is None else f"(int)operands.{ROWS}"
+    lines += [gemm.epilogue, f"DEV int rows_of(const Operands& operands) {{ return {count}; }}\n"]
+    parts = [*lines, multiply(tile.columns, (gemm.dtype, str(gemm.b.dtype)), gemm.n_major), rows]
     parts += [text_of("relaxc.schedules.cuda.gemm", name) for name in ("tiles.cuh", "kernel.cuh")]
-    instructions = text_of("relaxc.schedules.cuda.common", "hopper.cuh")
-    return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(gemm, by_tma)}"
+    return "".join(parts)
 
 
 def multiply(columns: int, dtypes: tuple[str, str], n_major: bool) -> str:

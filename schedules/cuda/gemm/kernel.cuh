@@ -2,10 +2,9 @@
 // fp32, those of bytes int32.
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
 // Its namespace has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M, SPLITS, PING_PONG,
-// MOVES_REGISTERS, GROUP_M, BY_TMA, BUFFERS, AHEAD, SHARES, PARTIAL_STEPS), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH,
-// N_MAJOR, ATOM_K, the types Sum and Out),
-// Operands, `epilogue`, `bring_operands` and `multiply`, and what a row is (`rows.cuh`, `pixels.cuh`): ROW_TILES,
-// COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
+// MOVES_REGISTERS, GROUP_M, BY_TMA, BUFFERS, AHEAD, SHARES, PARTIAL_STEPS), the problem (`rows_of`, SIZE_N, SIZE_K, BATCH,
+// N_MAJOR, ATOM_K, the types Sum, Out and Place, of positions), Operands, `epilogue`, `bring_operands` and `multiply`, and
+// what a row is (`rows.cuh`, `pixels.cuh`): `row_tiles`, COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
 
 constexpr int TILE_K = K_ATOMS * ATOM_K;  // an atom is 128 bytes of a row
 constexpr int CLUSTER = CLUSTER_M * SPLITS;
@@ -21,19 +20,19 @@ constexpr int PARTIAL_BYTES = SPLITS > 1 ? TILE_M * TILE_N * 4 : 0;
 // to those in registers. 0: they sum by themselves.
 constexpr bool IS_PARTIAL = PARTIAL_STEPS > 0;
 constexpr int STEPS_OF_PART = IS_PARTIAL ? PARTIAL_STEPS : 1;
-constexpr int TILES_M = (ROW_TILES + CLUSTER_M - 1) / CLUSTER_M;
 constexpr int TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
-constexpr int TILES = TILES_M * TILES_N * BATCH;
 constexpr int K_TILES = (SIZE_K + TILE_K - 1) / TILE_K, K_TILES_EACH = (K_TILES + SPLITS - 1) / SPLITS;
 
 // Beyond the edge nobody stores the result, and there is nothing to read: the last element is read in its place, which
 // takes no branch, so that the loads of many columns are in flight together.
 DEV Done finish(const Sum* sums, int b, int m, int n, const Operands& operands) {
-  return epilogue(Sums{sums[0], sums[1]}, b, min(m, SIZE_M - 1), min(n, SIZE_N - 2), operands);
+  return epilogue(Sums{sums[0], sums[1]}, b, min(m, rows_of(operands) - 1), min(n, SIZE_N - 2), operands);
 }
 
 DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, const TensorMap* map_c, Out* C,
               const Operands operands) {
+  const int size_m = rows_of(operands), tiles_m = (row_tiles(size_m) + CLUSTER_M - 1) / CLUSTER_M;
+  const int tiles = tiles_m * TILES_N * BATCH;
   const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
   const uint32_t shared_a = base, shared_b = base + STAGES * A_BYTES, shared_c = base + STAGES * STAGE_BYTES;
   const uint32_t partials = shared_c + (BY_TMA ? CONSUMERS * BUFFERS * CHUNK_BYTES : 0);
@@ -86,8 +85,8 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     if (SHARES) { prefetch_map(map_a); prefetch_map(map_b); if (BY_TMA) prefetch_map(map_c); }
     if (SPLITS > 1) barrier_expect(reduced, PARTIAL_BYTES / SPLITS * (SPLITS - 1));
     earlier_kernels_done();
-    if (CLUSTER_M == 1 && cluster < TILES) {  // the ring is empty: load before the block has met
-      const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(cluster);
+    if (CLUSTER_M == 1 && cluster < tiles) {  // the ring is empty: load before the block has met
+      const Tile tile = tile_of<TILES_N, GROUP_M>(cluster, tiles_m);
       loaded = max(0, min(STAGES, k_tiles));
       for (int i = 0; i < loaded; i++) {
         barrier_expect(full + i * 8, STEP_BYTES);
@@ -102,11 +101,11 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
   if (CLUSTER > 1) cluster_arrive();
   if (CLUSTER_M > 1) cluster_wait(); else __syncthreads();
 
-  if (warpgroup == CONSUMERS) {
+  if (warpgroup >= CONSUMERS) {  // threads behind the producer are another tile's, and only meet the others
     if (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 3 ? 32 : 40));
     if (leader) {
-      for (int t = cluster; t < TILES; t += clusters) {
-        const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(t);
+      for (int t = cluster; t < tiles; t += clusters) {
+        const Tile tile = tile_of<TILES_N, GROUP_M>(t, tiles_m);
         for (int kt = loaded; kt < k_tiles; kt++) {
           barrier_wait(empty + stage * 8, phase);
           barrier_expect(full + stage * 8, STEP_BYTES);
@@ -145,20 +144,20 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     const bool stores = STORES_TOGETHER ? tid == 0 : thread == 0;
     int chunk = 0;
     auto bring_tile = [&](int t) {
-      if (!AHEAD || SIZE_N < 16 || t >= TILES) return;
-      const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(t);
+      if (!AHEAD || SIZE_N < 16 || t >= tiles) return;
+      const Tile tile = tile_of<TILES_N, GROUP_M>(t, tiles_m);
       const int first = (PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 64) + (warp & 3) * 16 + (lane & 15);
 #pragma unroll
       for (int i = 0; i < WARPGROUP_ROWS; i++) {
-        const int m = min(row_at(tile.m * CLUSTER_M + rank_m, first + i * 64), SIZE_M - 1);
+        const int m = min(row_at(tile.m * CLUSTER_M + rank_m, first + i * 64), size_m - 1);
 #pragma unroll
         for (int n = 0; n < TILE_N; n += 32)
           bring_operands(tile.b, m, min(tile.n * TILE_N + n + (lane & 16), SIZE_N - 16), operands);
       }
     };
     bring_tile(cluster + (PING_PONG ? warpgroup * clusters : 0));
-    for (int t = cluster + (PING_PONG ? warpgroup * clusters : 0); t < TILES; t += (PING_PONG ? 2 : 1) * clusters) {
-      const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(t);
+    for (int t = cluster + (PING_PONG ? warpgroup * clusters : 0); t < tiles; t += (PING_PONG ? 2 : 1) * clusters) {
+      const Tile tile = tile_of<TILES_N, GROUP_M>(t, tiles_m);
       bring_tile(t + (PING_PONG ? 2 : 1) * clusters);
       if (PING_PONG) block_sync(4 + warpgroup, 256);
       const uint32_t rows_at = PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 8192;
@@ -321,15 +320,15 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
               for (int half = 0; half < 2; half++) {
                 const uint32_t low = Bytes<Out>::of(done[half], done[2 + half]);
                 const uint2 block = turned(low, Bytes<Out>::of(done[4 + half], done[6 + half]));
-                const bool is_inside = m[half] < SIZE_M && at_n < SIZE_N;
-                if (is_inside) *(uint2*)(C + (tile.b * SIZE_M + m[half]) * SIZE_N + at_n) = block;
+                const bool is_inside = m[half] < size_m && at_n < SIZE_N;
+                if (is_inside) *(uint2*)(C + ((Place)tile.b * size_m + m[half]) * SIZE_N + at_n) = block;
               }
             } else {
 #pragma unroll
               for (int p = 0; p < batch * 2; p++) {
                 const int at_m = m[p & 1], at_n = n + p / 2 * 8;
-                if (at_m < SIZE_M && at_n < SIZE_N)
-                  store_pair(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
+                if (at_m < size_m && at_n < SIZE_N)
+                  store_pair(C + ((Place)tile.b * size_m + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
               }
             }
           }

@@ -11,10 +11,11 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
   const int tid = threadIdx.x, lane = tid & 31;
   const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), slice = warp / (WARPS_M * WARPS_N);
   const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M % WARPS_N * WARP_N;
+  if (rows_of(operands) == 0) return;
   const Tile tile = tile_of<TILES_N, GROUP_M>(blockIdx.x, (rows_of(operands) + TILE_M - 1) / TILE_M);
   const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N;
 
-  Copies copies(A, B, tile, tid, ring, rows_of(operands));
+  Copies copies(A, B, tile, tid, ring, operands);
 
   // A lane's row of the first matrices. Later columns of the sum are other chunks of the same rows, where these lie in
   // rows; in either case what changes is a power of two that the row's own bits are xored with.

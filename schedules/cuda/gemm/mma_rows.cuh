@@ -15,7 +15,8 @@ struct Copies {
   uint32_t a_to, b_to;
   int row, k_row, n_chunk, m_left, n_left, k_left, k_rows_left;
 
-  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring, int size_m) {
+  DEV Copies(const In* A, const In* B, const Tile& tile, int tid, uint32_t ring, const Operands& operands) {
+    const int size_m = rows_of(operands);
     const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N, chunk = tid % K_CHUNKS;
     row = tid / K_CHUNKS;
     k_row = tid / N_CHUNKS;

@@ -41,9 +41,10 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
   const int tid = threadIdx.x, lane = tid & 31;
   const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), slice = warp / (WARPS_M * WARPS_N);
   const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M % WARPS_N * WARP_N;
+  if (rows_of(operands) == 0) return;
   const Tile tile = tile_of<TILES_N, GROUP_M>(blockIdx.x, (rows_of(operands) + TILE_M - 1) / TILE_M);
   const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N;
-  Copies copies(A, B, tile, tid, ring, rows_of(operands));
+  Copies copies(A, B, tile, tid, ring, operands);
 
   // Of 16 columns of the sum a lane has every fourth: those of four chunks, in this order in A and in B.
   const uint32_t a_at = ring + place<K_CHUNKS>(warp_m + (lane & 15), slice * 4 + (lane >> 4));
@@ -169,7 +170,7 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
           const int m = m0 + warp_m + i * 16 + (lane >> 2) + e / 2 * 8, n = n0 + warp_n + j * 8 + (lane & 3) * 2 + e % 2;
           const float size = fabsf(sums[i][j][e]);
           const bool shows = !(size < INFINITY) || (loses && (is_large || size < 8.3e-25f));  // 2^-80
-          if (shows && m < rows_of(operands) && n < SIZE_N) sums[i][j][e] = exact_sum(A, B, tile.b, m, n, rows_of(operands));
+          if (shows && m < rows_of(operands) && n < SIZE_N) sums[i][j][e] = exact_sum(A, B, tile.b, m, n, operands);
         }
   }
   store(C, sums, tile.b, m0 + warp_m, n0 + warp_n, lane, operands);

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
 from relaxc.schedules.cuda.gemm.form import Gemm
 from relaxc.schedules.hardware import GPUS, Gpu
 from relaxc.schedules.template import Choices, Parameters
 
-__all__ = ["COOPERATIVE", "COPIED_ROWS", "PING_PONG", "Tile", "choices", "default", "refusal"]
+__all__ = [
+    "COOPERATIVE",
+    "COPIED_ROWS",
+    "MANY_ROWS",
+    "PING_PONG",
+    "Tile",
+    "by_rows",
+    "choices",
+    "default",
+    "many",
+    "refusal",
+]
 
 COOPERATIVE, PING_PONG = 1, 0
 """Values of the parameter `splits` of one CTA a tile; above 1 it is the CTAs of a cluster that share its sum."""
@@ -227,6 +239,56 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     best = min(usual, key=lambda tile: (tile.cycles(gemm, gpu), -tile.cluster))
     other = min(rare, key=lambda tile: tile.cycles(gemm, gpu), default=best)
     return (other if other.cycles(gemm, gpu) < _CLEARLY * best.cycles(gemm, gpu) else best).parameters()
+
+
+MANY_ROWS = 4096
+_FEWER_ROWS = (128, 640)
+"""Rows that tiles are chosen for where they are known at the call alone."""
+
+
+def many(gemm: Gemm, gpu: Gpu) -> Tile:
+    """Return the tile, a CTA each, that is fastest for many rows."""
+    return _fastest_alone(replace(gemm, m=MANY_ROWS), gpu, (1,))
+
+
+def by_rows(gemm: Gemm, of_many: Tile, gpu: Gpu) -> list[tuple[int, Tile]]:
+    """Return tiles, and up to how many rows each is fastest by arithmetic, the fewest first; `of_many` is the last.
+
+    Of few rows the CTAs of a cluster may share a sum, as many of them for every tile.
+    """
+    few, more = _FEWER_ROWS
+    first = _fastest_alone(replace(gemm, m=few), gpu, (1, 2, 4), of_many)
+    tiles = [first, _fastest_alone(replace(gemm, m=more), gpu, tuple({1, first.parts}), of_many), of_many]
+    found: list[tuple[int, Tile]] = []
+    for rows in range(64, MANY_ROWS + 1, 64):
+        best = min(tiles, key=lambda tile: tile.cycles(replace(gemm, m=rows), gpu))
+        if found and (found[-1][1] == best or best not in tiles[tiles.index(found[-1][1]) :]):
+            found[-1] = (rows, found[-1][1])  # of what was faster for fewer: it stays
+        else:
+            found.append((rows, best))
+    return [*(each for each in found if each[1] != of_many), (0, of_many)]
+
+
+def _shares_launch(tile: Tile, other: Tile) -> bool:
+    """Whether a tile fits a launch of another's: registers are moved between as many threads, or not at all."""
+    if tile.moves_registers:
+        return other.moves_registers and tile.threads == other.threads
+    return not other.moves_registers or tile.threads <= other.threads
+
+
+def _fastest_alone(gemm: Gemm, gpu: Gpu, parts: Sequence[int], beside: Tile | None = None) -> Tile:
+    space = choices(gemm)
+    tiles = [
+        Tile(rows, columns, atoms, splits, 1, 8)
+        for rows in space["rows"]
+        for columns in space["columns"]
+        for splits in space["splits"]
+        for atoms in _atoms((rows, columns), splits == COOPERATIVE, space["atoms"])
+    ]
+    fitting = [tile for tile in tiles if _is_sensible(tile) and tile.parts in parts and not _is_rare(tile)]
+    fitting = [tile for tile in fitting if not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms]
+    fitting = [tile for tile in fitting if beside is None or _shares_launch(tile, beside)]
+    return min(fitting, key=lambda tile: tile.cycles(gemm, gpu))
 
 
 def _atoms(size: tuple[int, int], is_alone: bool, atoms: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from relaxc.schedules.cuda.gemm.form import Gemm
@@ -26,6 +26,8 @@ _PRODUCTS = 6
 _SPLIT = 0.088
 """Cycles of an SM to take a number of fp32 apart, beside the products; measured on an H200."""
 _MAX_WARPS = 8
+_SHARES = (32, 4, 1)
+"""Of the rows that are guessed where they are known at the call: a tile is for each."""
 _NAMES = ("rows", "columns", "depth", "stages", "slices", "warp")
 
 
@@ -143,10 +145,19 @@ def choices(gemm: Gemm) -> Choices:
 
 
 def default(gemm: Gemm, gpu: Gpu) -> Parameters:
-    """Return the parameters that take the fewest cycles by arithmetic; of equals those with the least memory."""
+    """Return the parameters that take the fewest cycles by arithmetic; of equals those with the least memory.
+
+    Where the rows are known at the call, those that lose least over few and many rows.
+    """
     points = itertools.product(*choices(gemm).values())
     tiles = [tile for tile in (WarpTile(*point) for point in points) if not refusal(tile, gemm) and _is_sensible(tile)]
-    return min(tiles, key=lambda tile: (tile.cycles(gemm, gpu), tile.shared_bytes, tile.threads)).parameters()
+    counts = [gemm.m] if gemm.rows is None else [max(1, gemm.m // share) for share in _SHARES]
+    lost = dict.fromkeys(tiles, 0.0)
+    for rows in counts:
+        cycles = {tile: tile.cycles(replace(gemm, m=rows), gpu) for tile in tiles}
+        least = min(cycles.values())
+        lost = {tile: lost[tile] + cycles[tile] / least for tile in tiles}
+    return min(tiles, key=lambda tile: (lost[tile], tile.shared_bytes, tile.threads)).parameters()
 
 
 def _is_sensible(tile: WarpTile) -> bool:

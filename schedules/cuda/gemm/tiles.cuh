@@ -7,5 +7,4 @@ template <int COLUMNS, int GROUP> DEV Tile tile_of(int t, int of_rows) {
   int rows = min(of_rows - first, GROUP), w = in - group * GROUP * COLUMNS;
   return {first + w % rows, w / rows, b};
 }
-template <int ROWS, int COLUMNS, int GROUP> DEV Tile tile_of(int t) { return tile_of<COLUMNS, GROUP>(t, ROWS); }
 

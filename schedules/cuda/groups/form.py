@@ -37,6 +37,7 @@ class Groups:
     width: int
     text: str
     operands: tuple[Any, ...]
+    sizes: tuple[Any, ...] = ()
 
 
 def match(func: Any) -> Groups | Declined:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relaxc.schedules.cuda.common.sizes import guess
 from relaxc.schedules.cuda.elementwise.form import Form, Step
 from relaxc.schedules.ir import tir
-from relaxc.schedules.ir.types import Buffer, Expr, Var
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Var
 
 __all__ = ["Reductions", "Space", "Sum", "steps_for"]
+
+_GUESSED_MEMBERS = 256
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Space:
     """
 
     form: Form
-    members: int
+    members: Size
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,25 @@ class Reductions:
     """
 
     out: Buffer
-    groups: tuple[int, ...]
+    groups: tuple[Size, ...]
     across: bool
     spaces: tuple[Space, ...]
     sums: tuple[Sum, ...]
 
     @property
+    def symbols(self) -> tuple[Var, ...]:
+        """The sizes that are known at the call alone."""
+        return self.spaces[0].form.symbols
+
+    @property
     def group_count(self) -> int:
-        """How many groups there are."""
-        return int(tir.product(list(self.groups)))
+        """How many groups there are; where that is known at the call alone, a guess."""
+        return guess(tir.product(list(self.groups)))
+
+    def members_of(self, space: int) -> int:
+        """Return how many members a group has in a space; where that is known at the call alone, a guess."""
+        known = tir.as_int(self.spaces[space].members)
+        return _GUESSED_MEMBERS if known is None else known
 
     def terms_of(self, space: int) -> list[Expr]:
         """Return what the sums over a space add up."""

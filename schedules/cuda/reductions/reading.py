@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tvm import tirx
 from tvm.ir import TensorLoad
 
 from relaxc.schedules.cuda.common.expression import Unsupported
+from relaxc.schedules.cuda.common.sizes import buffers_of, guess, known_or, symbols_of
 from relaxc.schedules.cuda.elementwise.axes import continues, cuts, with_neighbours_joined
 from relaxc.schedules.cuda.elementwise.form import Form
 from relaxc.schedules.cuda.elementwise.reading import Reader, is_whole, unfit
 from relaxc.schedules.cuda.reductions.form import Reductions, Space, Sum
-from relaxc.schedules.ir import analysis, tir
-from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
+from relaxc.schedules.ir import analysis, positions, tir
+from relaxc.schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Var
 from relaxc.schedules.template import Declined
 
 __all__ = ["match"]
@@ -45,11 +47,12 @@ class _Whole:
             raise Unsupported("its blocks are not one store each to every element")
         blocks = [nest.block for nest in nests if nest is not None]
         self.stores: dict[Buffer, SBlock] = {block.body.buffer: block for block in blocks}
-        outputs = [buffer for buffer in func.params if buffer in self.stores]
+        outputs = [buffer for buffer in buffers_of(func) if buffer in self.stores]
         if len(outputs) != 1 or len(self.stores) != len(blocks):
             raise Unsupported(f"it writes {len(outputs)} results, not one")
         (self.out,) = outputs
-        self.params = list(func.params)
+        self.params = buffers_of(func)
+        self.symbols = symbols_of(func)
         self.sums = [block for block in blocks if block.init is not None]
         if len(self.sums) > _MOST_SUMS:
             raise Unsupported(f"it has more than {_MOST_SUMS} sums")
@@ -69,19 +72,22 @@ class _Whole:
 
     def _find_axes(self) -> None:
         """The axes of the result, cut so that each is one of groups or of members; where the sums of an element are."""
-        shape = [int(dim) for dim in self.out.shape]
+        shape = [known_or(dim) for dim in self.out.shape]
         axes = [tir.fresh(f"a{i}") for i in range(len(shape))]
         found: list[tuple[Buffer, list[Expr]]] = []
         self._sums_behind(self._at(self.out, axes), dict(zip(axes, shape, strict=True)), found)
-        positions = [index for _, indices in found for index in indices]
+        places = [index for _, indices in found for index in indices]
         bounds = dict(zip(axes, shape, strict=True))
         self.place: list[Expr] = []
-        self.sizes: dict[Var, int] = {}
+        self.sizes: dict[Var, Size] = {}
         values: dict[Var, Expr] = {}
         for axis, size in bounds.items():
-            sizes = cuts(positions, axis, size, bounds) if size > 1 else [1]
-            parts = [tir.fresh(f"{axis.name}_{i}") if part > 1 else tir.index_const(0) for i, part in enumerate(sizes)]
-            self.sizes |= {part: size for part, size in zip(parts, sizes, strict=True) if size > 1}
+            sizes = cuts(places, axis, size, bounds)
+            parts = [
+                tir.index_const(0) if tir.as_int(part) == 1 else tir.fresh(f"{axis.name}_{i}")
+                for i, part in enumerate(sizes)
+            ]
+            self.sizes |= {part: size for part, size in zip(parts, sizes, strict=True) if tir.as_int(size) != 1}
             values[axis] = tir.flatten(parts, sizes)
             self.place.append(values[axis])
         for buffer, indices in found:
@@ -99,7 +105,7 @@ class _Whole:
         values |= {i: wanted for i, wanted in zip(block.body.indices, indices, strict=True) if isinstance(i, tirx.Var)}
         return tir.substitute(block.body.value, values)
 
-    def _sums_behind(self, expr: Expr, bounds: Mapping[Var, int], found: list[tuple[Buffer, list[Expr]]]) -> None:
+    def _sums_behind(self, expr: Expr, bounds: Mapping[Var, Size], found: list[tuple[Buffer, list[Expr]]]) -> None:
         seen: list[TensorLoad] = []
         pending = tir.loads(expr)
         while pending:
@@ -112,11 +118,11 @@ class _Whole:
             if self.stores[load.source].init is None:
                 pending += tir.loads(self._at(load.source, load.indices))
             else:
-                found.append((load.source, [tir.simplify(index, bounds) for index in load.indices]))
+                found.append((load.source, [positions.simplify(index, bounds) for index in load.indices]))
 
-    def _note(self, buffer: Buffer, indices: Sequence[Expr], bounds: Mapping[Var, int]) -> None:
+    def _note(self, buffer: Buffer, indices: Sequence[Expr], bounds: Mapping[Var, Size]) -> None:
         """A sum is read at these indices: everywhere at the same, or it is not of the element's own group."""
-        made = [tir.simplify(index, bounds) for index in indices]
+        made = [positions.simplify(index, bounds) for index in indices]
         known = self.at.setdefault(buffer, made)
         if any(tir.as_int(tir.simplify(a - b, bounds)) != 0 for a, b in zip(known, made, strict=True)):
             raise Unsupported("it reads sums of other groups than its own")
@@ -139,11 +145,11 @@ class _Spaces:
     def __init__(self, whole: _Whole) -> None:
         self.whole = whole
         self.readers: list[_OfGroup] = []
-        self.axes: list[dict[Var, int]] = []
+        self.axes: list[dict[Var, Size]] = []
         self.terms: list[list[Expr]] = []
         self._add(whole.members)
 
-    def _add(self, axes: Mapping[Var, int]) -> int:
+    def _add(self, axes: Mapping[Var, Size]) -> int:
         reader = _OfGroup(self.whole.params, self.whole.stores, self.whole.out, {**self.whole.groups, **axes})
         reader.whole = self.whole
         self.readers.append(reader)
@@ -164,7 +170,7 @@ class _Spaces:
         ):
             raise Unsupported("it reads sums of other groups than its own")
         reduced = [iv for iv in block.iter_vars if analysis.reduces(iv)]
-        space = self._space([int(iv.dom.extent) for iv in reduced])
+        space = self._space([known_or(iv.dom.extent) for iv in reduced])
         values = dict(zip([iv.var for iv in reduced], self._places(space, reduced), strict=True))
         values |= {iv.var: tir.zero(iv.var) for iv in block.iter_vars if not analysis.reduces(iv)}
         values |= {
@@ -173,22 +179,23 @@ class _Spaces:
         value = self.readers[space].value_of(tir.substitute(store.value.b, values))
         return Sum(self.whole.vars[buffer], kind, dtype, start, space, value)
 
-    def _space(self, extents: Sequence[int]) -> int:
-        sizes = [extent for extent in extents if extent != 1]
-        count = int(tir.product(sizes))
+    def _space(self, extents: Sequence[Size]) -> int:
+        sizes = [extent for extent in extents if tir.as_int(extent) != 1]
         for i, axes in enumerate(self.axes):
-            if list(axes.values()) == sizes or (axes and count == int(tir.product(list(axes.values())))):
+            if _are_same(list(axes.values()), sizes):
+                return i
+            if axes and tir.same_size(tir.product(sizes), tir.product(list(axes.values()))):
                 return i
         return self._add({tir.fresh(f"m{i}"): size for i, size in enumerate(sizes)})
 
     def _places(self, space: int, reduced: Sequence[object]) -> list[Expr]:
         """What the reduced variables are in the members' axes."""
-        extents, axes = [int(iv.dom.extent) for iv in reduced], self.axes[space]  # type: ignore[attr-defined]
-        if [extent for extent in extents if extent != 1] == list(axes.values()):
+        extents, axes = [known_or(iv.dom.extent) for iv in reduced], self.axes[space]  # type: ignore[attr-defined]
+        if _are_same([extent for extent in extents if tir.as_int(extent) != 1], list(axes.values())):
             given = iter(axes)
-            return [next(given) if extent != 1 else tir.index_const(0) for extent in extents]
+            return [next(given) if tir.as_int(extent) != 1 else tir.index_const(0) for extent in extents]
         position = tir.flatten(list(axes), list(axes.values()))
-        return [tir.simplify(each, axes) for each in tir.unflatten(position, extents)]
+        return [positions.simplify(each, axes) for each in tir.unflatten(position, extents)]
 
     def result(self) -> Expr:
         """Return what the result is, over the first space. Raise Unsupported."""
@@ -201,23 +208,28 @@ class _Spaces:
     def forms(self, result: Expr) -> list[Form]:
         """Return the form of each space, with the result in the first."""
         whole, made = self.whole, []
-        place = tir.simplify(tir.flatten(whole.place, list(whole.out.shape)), whole.sizes)
+        place = positions.simplify(tir.flatten(whole.place, list(whole.out.shape)), whole.sizes)
         for i, (reader, axes) in enumerate(zip(self.readers, self.axes, strict=True)):
             every = {**whole.groups, **axes}
             made.append(
                 Form(
                     whole.out, tuple(every), tuple(every.values()), place if i == 0 else tir.index_const(0),
                     tuple(reader.operands), tuple(reader.steps), result if i == 0 else tir.index_const(0),
+                    whole.symbols,
                 )
             )  # fmt: skip
         return made
+
+
+def _are_same(sizes: Sequence[Size], others: Sequence[Size]) -> bool:
+    return len(sizes) == len(others) and all(map(tir.same_size, sizes, others))
 
 
 def _is_known(nest: analysis.Nest) -> bool:
     return (analysis.is_injective(nest.block) or analysis.is_reduction(nest.block)) and is_whole(nest)
 
 
-def _joined(out: Buffer, groups: Mapping[Var, int], forms: list[Form], sums: Sequence[Sum]) -> Reductions:
+def _joined(out: Buffer, groups: Mapping[Var, Size], forms: list[Form], sums: Sequence[Sum]) -> Reductions:
     """With neighbouring axes as one where every address goes on: those of groups alike in all spaces."""
     count = len(groups)
     terms = [[each.value for each in sums if each.space == i] for i in range(len(forms))]
@@ -232,17 +244,18 @@ def _joined(out: Buffer, groups: Mapping[Var, int], forms: list[Form], sums: Seq
             count -= 1
     last = _across(forms, count)
     sizes = list(forms[0].sizes[:count])
+    members = [tir.product(list(form.sizes[count:])) for form in forms]
     if last is not None:
         forms = [_with_last(form, last) for form in forms]
         sizes.append(sizes.pop(last))
-    spaces = [Space(form, int(tir.product(list(form.sizes))) // int(tir.product(sizes))) for form in forms]
+    spaces = [Space(form, count_of) for form, count_of in zip(forms, members, strict=True)]
     return Reductions(out, tuple(sizes), last is not None, tuple(spaces), tuple(sums))
 
 
 def _with_last(form: Form, axis: int) -> Form:
     order = [i for i in range(len(form.axes)) if i != axis] + [axis]
     axes, sizes = (tuple(each[i] for i in order) for each in (form.axes, form.sizes))
-    return Form(form.out, axes, sizes, form.place, form.operands, form.steps, form.value)
+    return replace(form, axes=axes, sizes=sizes)
 
 
 def _across(forms: Sequence[Form], count: int) -> int | None:
@@ -256,7 +269,7 @@ def _across(forms: Sequence[Form], count: int) -> int | None:
         for operand in each.operands:
             steps = [tir.stride(operand.at, axis, each.bounds) for axis in each.axes]
             # the addresses that differ, not the buffer's size
-            reach = int(tir.product([n for n, step in zip(each.sizes, steps, strict=True) if step != 0]))
+            reach = guess(tir.product([n for n, step in zip(each.sizes, steps, strict=True) if step != 0]))
             if 1 in steps and reach > size:
                 best, size = (steps.index(1) if steps.index(1) < count else None), reach
     return best

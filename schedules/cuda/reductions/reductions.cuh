@@ -3,9 +3,9 @@
 // TX vectors of them; a block has TEAMS. SHARERS blocks have a group together: as a cluster (CLUSTER), whose blocks add
 // up parts of the members, or each by itself, all sums made by every one of them; of the results each writes its part.
 // Every sum is added up in an order that sizes alone decide.
-// Stands in a namespace that has defined: TX, TY, TEAMS, SHARERS, CLUSTER, ACROSS, OUTER (groups, without the axis that
-// lanes are across), COLUMNS (vectors of that axis), SUM_LANES, KEPT_AT (bytes of shared memory before what is kept),
-// SUM_BYTES (of each sum there), the types Out, Operands, Sums, Space<i>, Sum<i>, and `every_sum`. A space has SIZE (of
+// Stands in a namespace that has defined: TX, TY, TEAMS, SHARERS, CLUSTER, ACROSS, `outer_of` (groups, without the
+// axis that lanes are across), `columns_of` (vectors of that axis), SUM_LANES, KEPT_AT (bytes of shared memory before what is kept),
+// SUM_BYTES (of each sum there), the types Out, Operands, Sums, Space<i>, Sum<i>, and `every_sum`. A space has `size` (of
 // its vectors), LANES, TERM_BYTES (of what terms read of a vector), TURNS (vectors of a thread), KEEPS (what terms read, 1: in registers, 2: in shared memory) and
 // BATCH (vectors that are read at a time where it does not).
 constexpr int TEAM = TX * TY, THREADS = TEAMS * TEAM, WARPS = TEAM < 32 ? 1 : TEAM / 32;
@@ -27,12 +27,12 @@ struct Run {
     first = ACROSS ? t / TX : t;
     rank = blockIdx.x % SHARERS;
     const unsigned int tile = blockIdx.x / SHARERS * TEAMS + team;
-    constexpr unsigned int TILES = (COLUMNS + TX - 1) / TX;
-    outer = ACROSS ? tile / TILES : tile;
-    const int vector = ACROSS ? (int)(tile % TILES) * TX + tx : 0;
-    is_inside = outer < OUTER && vector < COLUMNS;
-    outer = min(outer, (unsigned int)OUTER - 1);  // behind the end, the last again
-    column = (vector < COLUMNS ? vector : COLUMNS - 1) * SUM_LANES;
+    const unsigned int groups = outer_of(operands), columns = columns_of(operands), tiles = (columns + TX - 1) / TX;
+    outer = ACROSS ? tile / tiles : tile;
+    const int vector = ACROSS ? (int)(tile % tiles) * TX + tx : 0;
+    is_inside = outer < groups && vector < (int)columns;
+    outer = min(outer, groups - 1);  // behind the end, the last again
+    column = (vector < (int)columns ? vector : (int)columns - 1) * SUM_LANES;
   }
   static constexpr int STRIDE = ACROSS ? TY : TEAM;
   template <int SHARES> DEV int member(int turn) const { return (turn * SHARES + (SHARES > 1 ? rank : 0)) * STRIDE + first; }
@@ -48,10 +48,10 @@ struct Run {
     static_assert(FITS<S>, "what is kept is as large as was reckoned");
     if (S::KEEPS == 0) return;
     typename S::Place at;
-    S::to_group(at, outer, column);
+    S::to_group(at, outer, column, operands);
 #pragma unroll
     for (int i = 0; i < S::TURNS; i++)
-      if (member<CLUSTER>(i) < S::SIZE) {
+      if (member<CLUSTER>(i) < S::size(operands)) {
         S::to_member(at, member<CLUSTER>(i));
         S::read(kept<S>(own, i), at, operands);
       }
@@ -59,25 +59,25 @@ struct Run {
   // f(terms, place) of each vector of members that the thread has among SHARES blocks.
   template <class S, int SHARES, bool IS_KEPT, class F> DEV void each(Kept<S>& own, F f) const {
     typename S::Place at;
-    S::to_group(at, outer, column);
+    S::to_group(at, outer, column, operands);
     if constexpr (IS_KEPT) {
 #pragma unroll
       for (int i = 0; i < S::TURNS; i++)
-        if (member<SHARES>(i) < S::SIZE) {
+        if (member<SHARES>(i) < S::size(operands)) {
           S::to_member(at, member<SHARES>(i));
           f(kept<S>(own, i), at);
         }
     } else {
-      for (int start = 0; member<SHARES>(start) < S::SIZE; start += S::BATCH) {
+      for (int start = 0; member<SHARES>(start) < S::size(operands); start += S::BATCH) {
         typename S::Terms in[S::BATCH];
 #pragma unroll
         for (int i = 0; i < S::BATCH; i++) {
-          S::to_member(at, min(member<SHARES>(start + i), S::SIZE - 1));
+          S::to_member(at, min(member<SHARES>(start + i), S::size(operands) - 1));
           S::read(in[i], at, operands);
         }
 #pragma unroll
         for (int i = 0; i < S::BATCH; i++)
-          if (member<SHARES>(start + i) < S::SIZE) {
+          if (member<SHARES>(start + i) < S::size(operands)) {
             S::to_member(at, member<SHARES>(start + i));
             f(in[i], at);
           }
@@ -181,6 +181,7 @@ struct Run {
 };
 
 DEV void reductions(char* shared, Out* out, const Operands operands) {
+  if (outer_of(operands) == 0 || columns_of(operands) == 0) return earlier_kernels_done();  // known at the call: no cluster
   Run run(shared, operands);
   earlier_kernels_done();
   run.keep(run.of_results);

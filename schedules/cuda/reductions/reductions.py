@@ -7,14 +7,16 @@ from math import ceil
 
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel
+from relaxc.schedules.cuda.common.sizes import at_least_one, guess
 from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.elementwise.elementwise import most_dividing
 from relaxc.schedules.cuda.reductions.form import Reductions
 from relaxc.schedules.cuda.reductions.reading import match
-from relaxc.schedules.cuda.reductions.text import Members, buffers, source
+from relaxc.schedules.cuda.reductions.text import Members, at_call, buffers, sizes_of, source
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import dtype_bytes
-from relaxc.schedules.ir.types import PrimFunc
+from relaxc.schedules.ir.types import Expr, PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
 
 __all__ = ["AnyReductions"]
@@ -34,6 +36,8 @@ _LONG = 4
 _READ_AGAIN = 8
 """How often an operand's element may be read by other groups, where terms are many: products do, and want tiles."""
 _MANY_TERMS = 1 << 28
+_MANY_TURNS = 1 << 20
+"""Of a thread, where members are known at the call alone."""
 
 
 class AnyReductions(AmpereTemplate[Reductions]):
@@ -60,21 +64,21 @@ class AnyReductions(AmpereTemplate[Reductions]):
 
     def outdone(self, form: Reductions, gpu: Gpu) -> str:
         """See `HopperTemplate`: a product, whose operands are read by many groups, is for tiles."""
-        terms = max(form.group_count * space.members for space in form.spaces)
+        terms = max(form.group_count * form.members_of(i) for i in range(len(form.spaces)))
         if terms >= _MANY_TERMS and _times_read(form) > _READ_AGAIN:
             return "its groups read the same operands, as products do"
-        if form.group_count == 1 and terms > 1 << 20:
+        if form.group_count == 1 and not form.symbols and terms > 1 << 20:
             return "it is one long sum"
         return ""
 
     def choices_of(self, form: Reductions, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
-        has_clusters = gpu.has_clusters and not any("int" in each.dtype for each in form.sums)
+        has_clusters = gpu.has_clusters and not form.symbols and not any("int" in each.dtype for each in form.sums)
         return {
             "threads": _THREADS,
             "columns": (4, 8, 16, 32) if form.across else (1,),
             "teams": _TEAMS,
-            "sharers": tuple(range(1, _MOST_SHARERS + 1)),
+            "sharers": tuple(range(1, 2 if form.symbols else _MOST_SHARERS + 1)),
             "cluster": (0, 1) if has_clusters else (0,),
         }
 
@@ -99,26 +103,23 @@ def _members(form: Reductions) -> list[Members]:
 
 def _lanes(form: Reductions, space: int) -> int:
     of = form.spaces[space]
-    if not of.form.axes or (not form.across and of.members == 1):
+    if not of.form.axes or (not form.across and tir.as_int(of.members) == 1):
         return 1
-    stores = space == 0 and (form.across or of.members > 1)
+    stores = space == 0 and (form.across or tir.as_int(of.members) != 1)
     if stores and tir.stride(of.form.place, of.form.axes[-1], of.form.bounds) != 1:
         return 1  # what is read by neighbours is not written so
-    size = of.form.sizes[-1]
     wide = [dtype_bytes(str(form.out.dtype))] if stores else []
     wide += [dtype_bytes(str(operand.buffer.dtype)) for operand in of.form.operands]
-    return min(size & -size, _VECTOR_BYTES // max(wide, default=4), 8)
+    return most_dividing(of.form.sizes[-1], min(_VECTOR_BYTES // max(wide, default=4), 8))
 
 
 def _times_read(form: Reductions) -> float:
     """How often an element of an operand is read, of the one that is read most often."""
     found = 1.0
-    for space in form.spaces:
+    for i, space in enumerate(form.spaces):
         for operand in space.form.operands:
-            size = 1
-            for dim in operand.buffer.shape:
-                size *= int(dim)
-            found = max(found, form.group_count * space.members / size) if form.terms_of(0) or size > 1 else found
+            size = guess(tir.product(list(operand.buffer.shape)))
+            found = max(found, form.group_count * form.members_of(i) / size) if form.terms_of(0) or size > 1 else found
     return found
 
 
@@ -152,12 +153,19 @@ class _Launch:
         """Groups, or vectors of them times teams' columns."""
         if not self.form.across:
             return self.form.group_count
-        vectors = self.form.groups[-1] // self.members[0].lanes
-        return self.form.group_count // self.form.groups[-1] * ceil(vectors / self.columns)
+        vectors = guess(self.form.groups[-1]) // self.members[0].lanes
+        return self.form.group_count // guess(self.form.groups[-1]) * ceil(vectors / self.columns)
+
+    @property
+    def grid(self) -> int | Expr:
+        """The blocks, of which sizes that are known at the call decide."""
+        outer, columns = sizes_of(self.form, self.members).values()
+        tiles = tir.product([outer, tir.ceil_div(columns, self.columns)]) if self.form.across else outer
+        return at_least_one(tir.product([tir.ceil_div(tiles, self.teams), self.sharers]))
 
     def vectors(self, space: int) -> int:
         """Return the vectors of members of a group."""
-        count = self.form.spaces[space].members
+        count = self.form.members_of(space)
         return count if self.form.across else count // self.members[space].lanes
 
     def turns(self, space: int) -> int:
@@ -168,6 +176,8 @@ class _Launch:
         """Return where the terms' operands are kept for the results: 0 nowhere, 1 in registers, 2 in shared memory."""
         shares_alike = self.sharers == self.clustered
         if not self.form.terms_of(0) or not shares_alike or not self.members[0].term_bytes:
+            return 0
+        if tir.as_int(self.form.spaces[0].members) is None:
             return 0
         taken = self.turns(0) * self.members[0].term_bytes
         if taken <= (_REGISTER_BYTES if self.all_threads <= 512 else _REGISTER_BYTES // 2):
@@ -202,25 +212,25 @@ class _Launch:
         keeps = self.keeps(gpu)
         spaces = [self._numbers_of(i, keeps if i == 0 else 0) for i in range(len(self.members))]
         lanes = self.members[0].lanes if self.form.across else 1
-        columns = self.form.groups[-1] // lanes if self.form.across else 1
         numbers = {
             "TX": self.columns, "TY": self.stride, "TEAMS": self.teams, "SHARERS": self.sharers,
-            "CLUSTER": self.clustered, "ACROSS": int(self.form.across), "COLUMNS": columns, "SUM_LANES": lanes,
-            "OUTER": self.form.group_count // (columns * lanes), "KEPT_AT": self.kept_at, "SUM_BYTES": self.sum_bytes,
+            "CLUSTER": self.clustered, "ACROSS": int(self.form.across), "SUM_LANES": lanes, "KEPT_AT": self.kept_at,
+            "SUM_BYTES": self.sum_bytes,
         }  # fmt: skip
         kept = self.turns(0) * self.members[0].term_bytes * self.all_threads if keeps == 2 else 0
         wide = keeps == 1 and self.turns(0) * self.members[0].term_bytes > _REGISTER_BYTES // 4
         return TextKernel(
             source(self.form, self.members, spaces, numbers), (), (self.form.out, *buffers(self.form)),
-            ceil(self.tiles / self.teams) * self.sharers, self.clustered, self.all_threads,
-            max(16, self.kept_at + kept), max(1, (512 if wide else 1024) // self.all_threads),
+            self.grid, self.clustered, self.all_threads, max(16, self.kept_at + kept),
+            max(1, (512 if wide else 1024) // self.all_threads), sizes=at_call(self.form, self.members),
         )  # fmt: skip
 
     def _numbers_of(self, space: int, keeps: int) -> dict[str, int]:
         size = max(16, self.members[space].term_bytes)
         batch = max(1, min(8, _BATCH_BYTES // size, self.turns(space)))
+        known = tir.as_int(self.form.spaces[space].members) is not None
         return {
-            "SIZE": self.vectors(space), "LANES": self.members[space].lanes, "TURNS": self.turns(space),
+            "LANES": self.members[space].lanes, "TURNS": self.turns(space) if known else _MANY_TURNS,
             "KEEPS": keeps, "BATCH": batch, "TERM_BYTES": max(1, self.members[space].term_bytes),
         }  # fmt: skip
 
@@ -234,7 +244,7 @@ def _default(form: Reductions, gpu: Gpu, has_clusters: bool) -> Parameters:
     members = _members(form)
     columns = 1
     if form.across:
-        vectors = form.groups[-1] // members[0].lanes
+        vectors = guess(form.groups[-1]) // members[0].lanes
         columns = next((c for c in (4, 8, 16) if c >= vectors or c * members[0].lanes >= 64), 32)
     point = {"threads": max(32, columns), "columns": columns, "teams": 1, "sharers": 1, "cluster": 0}
 
@@ -257,7 +267,7 @@ def _default(form: Reductions, gpu: Gpu, has_clusters: bool) -> Parameters:
     if threads < 128:
         fitting = [n for n in _TEAMS if n * threads <= 128 and n * gpu.sms <= tiles]
         point["teams"] = max(1, 32 // threads, *fitting)
-    if ctas <= gpu.sms // 2 and threads >= 128:
+    if ctas <= gpu.sms // 2 and threads >= 128 and not form.symbols:
         point |= _shared(form, members, made(), gpu, has_clusters)
     return point
 

@@ -7,15 +7,16 @@ from dataclasses import replace
 from itertools import pairwise
 
 from relaxc.schedules.cuda.common.kernel import text_of
+from relaxc.schedules.cuda.common.sizes import divided
 from relaxc.schedules.cuda.elementwise.form import Operand
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from relaxc.schedules.cuda.elementwise.values import TYPES, Values, held
 from relaxc.schedules.cuda.reductions.form import Reductions, Sum, steps_for
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import dtype_bytes
-from relaxc.schedules.ir.types import Buffer, Expr, Var
+from relaxc.schedules.ir.types import Buffer, Expr, Size, Var
 
-__all__ = ["Members", "buffers", "source"]
+__all__ = ["Members", "at_call", "buffers", "sizes_of", "source"]
 
 
 def buffers(form: Reductions) -> list[Buffer]:
@@ -65,9 +66,11 @@ class Members(Lanes):
     def struct(self, numbers: Mapping[str, int]) -> str:
         """Return the struct `Space<index>`."""
         constants = "".join(f"  static constexpr int {name} = {value};\n" for name, value in numbers.items())
-        dims = max(1, len(self.form.axes))
+        size = self.space.members if self.whole.across else divided(self.space.members, self.lanes)
+        count = f"operands.size{self.index}" if not isinstance(size, int) else str(size)
         return (
-            f"struct Space{self.index} {{\n{constants}  struct Place {{ int x[{dims}]; }};\n"
+            f"struct Space{self.index} {{\n{constants}"
+            f"  static DEV int size(const Operands& operands) {{ return (int)({count}); }}\n  {self.place()}"
             f"{self._fields('Terms', True)}{self._fields('Rest', False)}{self._places()}"
             f"{self._reading('Terms', 'in', True)}{self._reading('Rest', 'rest', False)}"
             f"{self._results() if self.index == 0 else ''}}};\n"
@@ -128,19 +131,25 @@ class Members(Lanes):
         groups, sizes = len(self.whole.groups), list(self.form.sizes)
         across = self.whole.across
         axes = list(range(groups - across))
-        outer = _unflattened(axes, sizes, "rest")
+        outer = self._unflattened(axes, sizes)
         own = f"    at.x[{len(sizes) - 1}] = column;\n" if across else ""
         members = list(range(groups - across, len(sizes) - across))
         sizes_of = {i: sizes[i] for i in members}
         times = ""
         if members and not across:
-            sizes_of[members[-1]] //= self.lanes
+            sizes_of[members[-1]] = divided(sizes_of[members[-1]], self.lanes)
             times = f"    at.x[{members[-1]}] *= {self.lanes};\n" if self.lanes > 1 else ""
-        inner = _unflattened(members, sizes_of, "rest")
+        inner = self._unflattened(members, sizes_of)
         return (
-            f"  static DEV void to_group(Place& at, unsigned int rest, int column) {{\n{outer}{own}  }}\n"
-            f"  static DEV void to_member(Place& at, unsigned int rest) {{\n{inner}{times}  }}\n"
+            f"  static DEV void to_group(Place& at, Count rest, int column, const Operands& operands) {{\n"
+            f"{self.sizes_at()}{outer}{own}  }}\n"
+            f"  static DEV void to_member(Place& at, Count rest) {{\n{inner}{times}  }}\n"
         )
+
+    def _unflattened(self, axes: Sequence[int], sizes: Mapping[int, Size] | Sequence[Size]) -> str:
+        """Statements that take a position `rest` apart into the axes, the last of them fastest."""
+        lines = "".join(self.split(axis, sizes[axis], 1) for axis, _ in pairwise(reversed(axes)))
+        return lines + (f"    at.x[{axes[0]}] = (int)rest;\n" if axes else "")
 
     def _element(self, var: Var, lane: str) -> str:
         (i,) = (i for i, operand in enumerate(self.form.operands) if operand.var.same_as(var))
@@ -163,12 +172,20 @@ class Members(Lanes):
         return super()._moved(value)
 
 
-def _unflattened(axes: Sequence[int], sizes: Mapping[int, int] | Sequence[int], rest: str) -> str:
-    """Statements that take a position apart into the axes, the last of them fastest."""
-    lines = ""
-    for axis, _ in pairwise(reversed(axes)):
-        lines += f"    at.x[{axis}] = (int)({rest} % {sizes[axis]}u);\n    {rest} /= {sizes[axis]}u;\n"
-    return lines + (f"    at.x[{axes[0]}] = (int){rest};\n" if axes else "")
+def sizes_of(form: Reductions, members: Sequence[Members]) -> dict[str, Size]:
+    """Return what the kernel asks of sizes: groups without the axis that lanes are across, vectors of that axis."""
+    lanes = members[0].lanes if form.across else 1
+    groups = form.groups[:-1] if form.across else form.groups
+    columns = divided(form.groups[-1], lanes) if form.across else 1
+    return {"outer": tir.product(list(groups)), "columns": columns}
+
+
+def at_call(form: Reductions, members: Sequence[Members]) -> tuple[Expr, ...]:
+    """Return what Operands has behind the pointers where sizes are known at the call."""
+    if not form.symbols:
+        return ()
+    vectors = [each.space.members if form.across else divided(each.space.members, each.lanes) for each in members]
+    return (*map(tir.size, (*sizes_of(form, members).values(), *vectors)), *form.symbols)
 
 
 def source(
@@ -180,6 +197,17 @@ def source(
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     sums = "".join(f"  {held(each.dtype)} s{i}[SUM_LANES];\n" for i, each in enumerate(form.sums))
     pointers = "".join(f"  const void* p{i};\n" for i in range(len(names)))
+    own = sizes_of(form, members)
+    if form.symbols:
+        sizes = [*own, *(f"size{i}" for i in range(len(members))), *(f"s{i}" for i in range(len(form.symbols)))]
+        pointers += f"  long long {', '.join(sizes)};\n"
+        parameters, names = [*parameters, *(f"long long {name}" for name in sizes)], [*names, *sizes]
+    counts = "".join(
+        f"DEV unsigned int {name}_of(const Operands& operands) {{ return "
+        f"{size if isinstance(size, int) else f'(unsigned int)operands.{name}'}; }}\n"
+        for name, size in own.items()
+    )
+    count = f"typedef unsigned {'long long' if form.symbols else 'int'} Count;\n"
     structs = "".join(each.struct(own) for each, own in zip(members, spaces, strict=True))
     terms = "".join(members[each.space].term(i, each) for i, each in enumerate(form.sums))
     calls = "".join(f"  run.template reduce<Sum{i}>();\n" for i in range(len(form.sums)))
@@ -187,7 +215,7 @@ def source(
         f"{text_of('relaxc.schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}"
         f"typedef {TYPES[str(form.out.dtype)]} Out;\n"
         f"{text_of('relaxc.schedules.cuda.elementwise', 'lanes.cuh')}"
-        f"struct Operands {{\n{pointers}}};\nstruct Sums {{\n{sums}}};\n{structs}{terms}"
+        f"struct Operands {{\n{pointers}}};\n{count}{counts}struct Sums {{\n{sums}}};\n{structs}{terms}"
         f"template <class R> DEV void every_sum(R& run) {{\n{calls}}}\n"
         f"{text_of('relaxc.schedules.cuda.reductions', 'reductions.cuh')}}}\n"
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"

@@ -10,7 +10,8 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from relaxc.schedules.cuda.common.expression import BYTES, C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
-from relaxc.schedules.ir import tir
+from relaxc.schedules.cuda.common.sizes import buffers_of, known_or, symbols_of
+from relaxc.schedules.ir import positions, tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Var
 from relaxc.schedules.template import Declined
@@ -32,12 +33,13 @@ class Rows:
     """`out[r, c] = result(x[r, c], sums[r, :], c)`; `text` has Operands, and a `term` for each sum, and `result`.
 
     `across` of the operands are vectors that all rows read alike, and `here` are read where the result is written:
-    their number. Not `whole`: the result has one value of each row, `out[r] = result(sums[r, :])`.
+    their number. Not `whole`: the result has one value of each row, `out[r] = result(sums[r, :])`. The rows may be
+    known at the call alone: `sizes` are what Operands has behind the pointers then, the rows first.
     """
 
     x: Buffer
     out: Buffer
-    rows: int
+    rows: Size
     columns: int
     sums: int
     text: str
@@ -45,21 +47,23 @@ class Rows:
     across: int
     here: int
     whole: bool
+    sizes: tuple[Expr, ...] = ()
 
 
 def match(func: PrimFunc) -> Rows | Declined:
     """Return the rows that `func` reduces and writes, or why it does none that the kernel takes."""
-    return matched(func, lambda blocks: Reader(func, blocks).read())
+    return matched(func, lambda blocks: Reader(func, blocks).read(), at_call=True)
 
 
-def matched(func: PrimFunc, read: Callable[[Sequence[SBlock]], Form]) -> Form | Declined:
-    """Return what `read` finds in the blocks of `func`, or why nothing."""
+def matched(func: PrimFunc, read: Callable[[Sequence[SBlock]], Form], *, at_call: bool = False) -> Form | Declined:
+    """Return what `read` finds in the blocks of `func`, or why nothing; `at_call`: sizes may be known there alone."""
     blocks = [realize.block for realize in block_realizes(func)]
     if not any(block.init is not None for block in blocks):
         return Declined("it reduces nothing")
-    if any(tir.as_int(dim) is None for p in func.params for dim in p.shape):
+    if not at_call and symbols_of(func):
         return Declined("its sizes are symbolic")
-    if any(int(tir.product(list(p.shape))) >= _MOST_ELEMENTS for p in func.params):
+    counts = [tir.as_int(tir.product(list(p.shape))) for p in buffers_of(func)]
+    if any(count is not None and count >= _MOST_ELEMENTS for count in counts):
         return Declined("an operand has 2^31 elements or more")
     try:
         return read(blocks)
@@ -78,18 +82,21 @@ class Reader:
         if not all(isinstance(block.body, tirx.BufferStore) for block in blocks):
             raise Unsupported("its blocks are not one store each")
         self.stores = {block.body.buffer: block for block in blocks}
-        outputs = [buffer for buffer in func.params if buffer in self.stores]
+        outputs = [buffer for buffer in buffers_of(func) if buffer in self.stores]
         if len(outputs) != 1 or len(self.stores) != len(blocks):
             raise Unsupported(f"it writes {len(outputs)} results, not one")
         self.out = outputs[0]
         self.reductions = [block for block in blocks if block.init is not None]
         self.whole = not self._gives_sums()
-        self.shape = [int(dim) for dim in self.out.shape] if self.whole else self._shape_of_rows()
-        if not self.shape or str(self.out.dtype) not in (self.results if self.whole else _FLOATS):
+        self.shape = [known_or(dim) for dim in self.out.shape] if self.whole else self._shape_of_rows()
+        if not self.shape or not isinstance(self.shape[-1], int):
+            raise Unsupported("its result has no rows of known length")
+        if str(self.out.dtype) not in (self.results if self.whole else _FLOATS):
             raise Unsupported("its result is not made of the row and its sums")
         self.axes = [tirx.Var(f"a{i}", "int64") for i in range(len(self.shape))]
         self.column = self.axes[-1]
         self.bounds = dict(zip(self.axes, self.shape, strict=True))
+        self.symbols = symbols_of(func)
         self.place = tir.flatten(self.axes, self.shape)
         self.sums = [tirx.Var(f"sum{i}", "float32") for i in range(len(self.reductions))]
         self.x: Buffer | None = None
@@ -100,25 +107,28 @@ class Reader:
     def read(self) -> Rows:
         """Return the whole function. Raise Unsupported."""
         text = self._text()
-        rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
-        if columns % 8:
+        rows, columns = tir.product(self.shape[:-1]), self.shape[-1]
+        if not isinstance(columns, int) or columns % 8:
             raise Unsupported("its rows are not in multiples of 8 elements")
         if not self.whole and rows == 1:
             raise Unsupported("it reduces one row")
         pieces = len(self.across), len(self.here)
-        return Rows(self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands), *pieces, self.whole)
+        sizes = (rows, *self.symbols) if self.symbols else ()
+        return Rows(
+            self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands), *pieces, self.whole, sizes
+        )
 
     def _gives_sums(self) -> bool:
         """Whether the result has one element for each of the first sum's."""
         sums = self.reductions[0].body.buffer
-        return bool(tir.product(list(sums.shape)) == tir.product(list(self.out.shape)))
+        return tir.same_size(tir.product(list(sums.shape)), tir.product(list(self.out.shape)))
 
-    def _shape_of_rows(self) -> list[int]:
+    def _shape_of_rows(self) -> list[Size]:
         """The rows' axes of a result of one value each, and how long they are."""
         reduced = [iv for iv in self.reductions[0].iter_vars if int(iv.iter_type) == 2]
-        kept = [int(dim) for dim in self.out.shape]
-        kept = kept[:-1] if kept and kept[-1] == 1 else kept
-        return [*kept, int(reduced[0].dom.extent)]
+        kept = [known_or(dim) for dim in self.out.shape]
+        kept = kept[:-1] if kept and tir.as_int(kept[-1]) == 1 else kept
+        return [*kept, known_or(reduced[0].dom.extent)]
 
     def _text(self) -> str:
         """What the kernel is made of: the operands, a `term` and a `start` for each sum, and `result`."""
@@ -140,7 +150,8 @@ class Reader:
             f"template <class F> DEV void each_sum(F f) {{\n{calls}}}\n"
             "template <int N> DEV float start();\n"
         )
-        text += operands_text(self.operands) + self._pieces()
+        sizes = ("rows", *self._size_texts()) if self.symbols else ()
+        text += operands_text(self.operands, sizes) + self._pieces()
         return text + f"template <int N> DEV float2 term({_PARAMETERS});\n" + "".join(parts)
 
     def _result(self) -> Expr:
@@ -194,7 +205,7 @@ class Reader:
         if str(buffer.dtype) not in _FLOATS:
             return None
         for name, numbers, place in (("across", self.across, self.column), ("here", self.here, self.place)):
-            if tir.as_int(tir.simplify(at - place, self.bounds)) == 0:
+            if tir.as_int(positions.simplify(at - place, self.bounds)) == 0:
                 numbers += [] if number in numbers else [number]
                 return Pair(f"{name}.p{number}[i]", f"{name}.p{number}[i + 1]")
         return None
@@ -222,10 +233,11 @@ class Reader:
 
     def _kept(self, block: SBlock, kept: Sequence[IterVar]) -> dict[Var, Expr]:
         """The rows' axes of a reduction: those of the result in order; axes of one element may be left out."""
-        wanted = [(axis, size) for axis, size in zip(self.axes[:-1], self.shape[:-1], strict=True) if size != 1]
+        every = zip(self.axes[:-1], self.shape[:-1], strict=True)
+        wanted = [(axis, size) for axis, size in every if tir.as_int(size) != 1]
         given = [iv for iv in kept if tir.as_int(iv.dom.extent) != 1]
-        sizes = [tir.as_int(iv.dom.extent) for iv in given]
-        if sizes != [size for _, size in wanted]:
+        sizes = [size for _, size in wanted]
+        if len(given) != len(sizes) or not all(map(tir.same_size, [iv.dom.extent for iv in given], sizes)):
             raise Unsupported("its sums are not of the rows that it writes")
         places = _not_one(block.body.indices, block.body.buffer.shape)
         if len(places) != len(given) or not all(map(tir.same_var, places, [iv.var for iv in given])):
@@ -244,13 +256,31 @@ class Reader:
 
     def _index(self, known: int | None) -> dict[Var, Pair]:
         found: dict[Var, Pair] = {self.column: Pair("n", "(n + 1)")}
-        stride = 1
+        found |= {var: Pair(text, text) for var, text in zip(self.symbols, self._size_texts(), strict=True)}
+        stride, wide = "1", "(long long)" if self.symbols else ""
         for axis, size in reversed(list(zip(self.axes[:-1], self.shape[:-1], strict=True))):
-            found[axis] = Pair(*(f"(m / {stride} % {size})",) * 2)
-            stride *= size
+            extent = str(size) if isinstance(size, int) else f"({self._size_text(size)})"
+            found[axis] = Pair(
+                *(f"({wide}(m / (int){stride} % (int){extent}))" if wide else f"(m / {stride} % {extent})",) * 2
+            )
+            stride = str(int(stride) * size) if stride.isdigit() and isinstance(size, int) else f"({stride} * {extent})"
         for i, var in enumerate(self.sums[:known]):
             found[var] = Pair(f"s[{i}]", f"s[{i}]")
         return found
+
+    def _size_texts(self) -> list[str]:
+        return [f"operands.s{i}" for i in range(len(self.symbols))]
+
+    def _size_text(self, size: Expr) -> str:
+        """The text of a size, which is a product of symbols and numbers."""
+        if isinstance(size, tirx.Mul):
+            return f"{self._size_text(size.a)} * {self._size_text(size.b)}"
+        for var, text in zip(self.symbols, self._size_texts(), strict=True):
+            if var.same_as(size):
+                return text
+        if (known := tir.as_int(size)) is None:
+            raise Unsupported("its rows are computed from sizes")
+        return str(known)
 
     def _place_text(self) -> Pair:
         return Pair(f"((long long)m * {self.shape[-1]} + n)", f"((long long)m * {self.shape[-1]} + n + 1)")
@@ -262,23 +292,24 @@ class Reader:
         if block.init is None:
             return self._value(block, load.indices)
         for index, own in zip(_not_one(load.indices, load.source.shape), self._of_sums(), strict=True):
-            if tir.as_int(tir.simplify(index - own, self.bounds)) != 0:
+            if tir.as_int(positions.simplify(index - own, self.bounds)) != 0:
                 raise Unsupported("it reads sums of other rows than its own")
         return self._sum(block)
 
     def _of_sums(self) -> list[Expr]:
         """Where the sums of an element are stored, without axes of one element."""
-        return [axis for axis, size in zip(self.axes[:-1], self.shape[:-1], strict=True) if size != 1]
+        every = zip(self.axes[:-1], self.shape[:-1], strict=True)
+        return [axis for axis, size in every if tir.as_int(size) != 1]
 
     def _is_x(self, load: TensorLoad) -> bool:
         return self.x is not None and load.source.same_as(self.x) and self._is_here(load)
 
     def _is_here(self, load: TensorLoad) -> bool:
         """Whether an operand is read at the place that is written."""
-        if int(tir.product(list(load.source.shape))) != int(tir.product(self.shape)):
+        if not tir.same_size(tir.product(list(load.source.shape)), tir.product(self.shape)):
             return False
         at = tir.flatten(list(load.indices), list(load.source.shape))
-        return tir.as_int(tir.simplify(at - self.place, self.bounds)) == 0
+        return tir.as_int(positions.simplify(at - self.place, self.bounds)) == 0
 
     def _first_input(self, *values: Expr) -> Buffer:
         """The operand of the result's shape that is read at the place that is written, the first in `values`."""
@@ -298,7 +329,7 @@ class Reader:
         for index, wanted in zip(block.body.indices, indices, strict=True):
             if isinstance(index, tirx.Var):
                 values[index] = wanted
-            elif tir.as_int(index) != tir.as_int(tir.simplify(wanted, self.bounds)):
+            elif tir.as_int(index) != tir.as_int(positions.simplify(wanted, self.bounds)):
                 raise Unsupported("it does not write at plain indices")
         return tir.substitute(block.body.value, values)
 

@@ -2,7 +2,7 @@
 // before it. The row is read once, 16 bytes at a time, beside each other in a warp, and stays in registers.
 // THREADS_PER_ROW threads share ROWS_EACH rows, which they hold at once; a block has GROUPS times as many.
 // Not WHOLE, the result is one value of each row, out[r] = result(sums of the row).
-// Stands in a namespace that has defined: those, ROWS, COLUMNS, VECTOR, EARLY, WHOLE, the types In and Out, Operands, SUMS and, for each
+// Stands in a namespace that has defined: those, ROWS (AT_CALL: operands.rows instead), COLUMNS, VECTOR, EARLY, WHOLE, the types In and Out, Operands, SUMS and, for each
 // of them, `term`, `start` and whether it is a maximum, and `result`; Across and Here, pieces of operands that all rows
 // read alike and that are read where the result is, with `fetch` for each, and `warm`.
 constexpr int VECTORS = COLUMNS / VECTOR;
@@ -35,15 +35,22 @@ template <bool MAXIMUM> DEV void over_row(float (&values)[ROWS_EACH], float* sha
   }
 }
 
+template <class O> DEV int rows_of(const O& operands) {
+  if constexpr (AT_CALL) return (int)operands.rows;
+  else return ROWS;
+}
+
 DEV void rows(float* shared, const In* x, Out* out, const Operands operands) {
   if (blockIdx.x == 0) warm(operands);
   earlier_kernels_done();
+  const int all_rows = rows_of(operands);
+  if (all_rows == 0) return;
   const int in_block = threadIdx.x / THREADS_PER_ROW, lane = threadIdx.x - in_block * THREADS_PER_ROW;
   const int first = (blockIdx.x * GROUPS + in_block) * ROWS_EACH;
   float values[ROWS_EACH][HELD * VECTOR];
   Here here[EARLY ? ROWS_EACH : 1][EARLY ? HELD : 1];
   Across across[EARLY ? HELD : 1];
-  auto row = [&](int e) { return min(first + e, ROWS - 1); };
+  auto row = [&](int e) { return min(first + e, all_rows - 1); };
   auto column = [&](int v) { return (v * THREADS_PER_ROW + lane) * VECTOR; };
   auto place = [&](int e, int v) { return (long long)row(e) * COLUMNS + column(v); };
 #pragma unroll
@@ -101,7 +108,7 @@ DEV void rows(float* shared, const In* x, Out* out, const Operands operands) {
     const float2 none = make_float2(0.f, 0.f);
 #pragma unroll
     for (int e = 0; e < ROWS_EACH; e++)
-      if (lane == 0 && first + e < ROWS)
+      if (lane == 0 && first + e < all_rows)
         out[first + e] = narrow<Out>(result(none, sums[e], row(e), 0, operands, along, at, 0).x);
     return;
   }
@@ -120,6 +127,6 @@ DEV void rows(float* shared, const In* x, Out* out, const Operands operands) {
         done[i] = two.x;
         done[i + 1] = two.y;
       }
-      if (first + e < ROWS) store_vector<VECTOR>(out + place(e, v), done);
+      if (first + e < all_rows) store_vector<VECTOR>(out + place(e, v), done);
     }
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import ceil
 
 from relaxc.schedules.cuda.common.kernel import TextKernel
+from relaxc.schedules.cuda.common.sizes import at_least_one, guess
 from relaxc.schedules.cuda.common.template import AmpereTemplate
 from relaxc.schedules.cuda.rows.form import Rows, match
 from relaxc.schedules.cuda.rows.text import source
 from relaxc.schedules.hardware import Gpu
+from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
 
@@ -76,12 +78,13 @@ def _default(rows: Rows, gpu: Gpu) -> Parameters:
     Short rows are held by twos or fours: what is under way on an SM is what hides the latency of memory.
     """
     space = _threads(rows)
-    many = rows.rows * rows.columns // 32 >= gpu.sms * _MANY_THREADS
+    count = guess(rows.rows)
+    many = count * rows.columns // 32 >= gpu.sms * _MANY_THREADS
     fitting = [t for t in space if t >= 32 and _held(rows, t) <= (32 if many else 8)]
     threads = fitting[0] if fitting else space[-1]
     each = max(n for n in (1, 2, 4) if n == 1 or (many and n * _held(rows, threads) <= 16))
     most = max(1, (128 if many else 256) // threads)
-    groups = max(n for n in (1, 2, 4, 8) if n == 1 or n <= min(most, rows.rows // each // gpu.sms))
+    groups = max(n for n in (1, 2, 4, 8) if n == 1 or n <= min(most, count // each // gpu.sms))
     return {"threads": threads, "each": each, "rows": groups}
 
 
@@ -95,12 +98,15 @@ def _kernel(rows: Rows, threads: int, each: int, groups: int, gpu: Gpu) -> TextK
     registers = gpu.registers_per_sm // (threads * groups)
     wanted = held * (each * (1 + rows.here) + rows.across)
     numbers = {
-        "ROWS": rows.rows, "COLUMNS": rows.columns, "VECTOR": _vector(rows), "THREADS_PER_ROW": threads,
+        "ROWS": tir.as_int(rows.rows) or 0, "COLUMNS": rows.columns, "VECTOR": _vector(rows),
+        "THREADS_PER_ROW": threads,
         "ROWS_EACH": each, "GROUPS": groups, "EARLY": int(wanted <= min(_EARLY, registers // 2)),
         "WHOLE": int(rows.whole),
+        "AT_CALL": int(bool(rows.sizes)),
     }  # fmt: skip
-    grid = ceil(rows.rows / (groups * each))
+    grid = at_least_one(tir.ceil_div(rows.rows, groups * each))
     shared = max(256, rows.sums * each * groups * threads // 32 * 4)
     return TextKernel(
-        source(rows, numbers, "rows"), (), (rows.x, rows.out, *rows.operands), grid, 1, groups * threads, shared
-    )
+        source(rows, numbers, "rows"), (), (rows.x, rows.out, *rows.operands), grid, 1, groups * threads, shared,
+        sizes=rows.sizes,
+    )  # fmt: skip

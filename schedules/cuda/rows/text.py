@@ -7,7 +7,7 @@ from typing import Protocol
 
 from relaxc.schedules.cuda.common.expression import C_TYPES
 from relaxc.schedules.cuda.common.kernel import text_of
-from relaxc.schedules.ir.types import Buffer
+from relaxc.schedules.ir.types import Buffer, Expr
 
 __all__ = ["source"]
 
@@ -23,6 +23,8 @@ class _Reduced(Protocol):
     def text(self) -> str: ...
     @property
     def operands(self) -> Sequence[Buffer]: ...
+    @property
+    def sizes(self) -> Sequence[Expr]: ...
 
 
 def source(form: _Reduced, numbers: Mapping[str, int], name: str, *more: str) -> str:
@@ -33,6 +35,8 @@ def source(form: _Reduced, numbers: Mapping[str, int], name: str, *more: str) ->
     algorithm = "".join(text_of(f"relaxc.schedules.cuda.{name}", f"{each}.cuh") for each in (name, *more))
     operands = [f"p{i}" for i in range(len(form.operands))]
     parameters = ["void* shared", "const void* x", "void* out", *(f"const void* {each}" for each in operands)]
+    sizes = [f"s{i}" for i in range(len(form.sizes))]
+    parameters, operands = [*parameters, *(f"long long {each}" for each in sizes)], [*operands, *sizes]
     constants = "".join(f"constexpr int {each} = {value};\n" for each, value in numbers.items())
     types = f"typedef {C_TYPES[str(form.x.dtype)]} In;\ntypedef {C_TYPES[str(form.out.dtype)]} Out;\n"
     call = f"(float*)shared, (const NAME_::In*)x, (NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}}"

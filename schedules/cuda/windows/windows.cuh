@@ -1,15 +1,15 @@
 // Depthwise convolutions and pooling in NHWC: C[n, y, x, c] = epilogue(sum or maximum over the taps of a window of
 // A[n, y, x, c] * W[r, q, c]). A thread has 8 channels, 16 bytes or 32, of STRIP pixels beside each other; the threads of a
 // block have a patch of the result, so that what their windows share comes from L1. All loads of a thread are issued
-// before the first is used. Stands in a namespace that has defined: the sizes, KIND, STRIP, the patch (PATCH_C in
+// before the first is used. Stands in a namespace that has defined: Image, Place, IS_OPEN (sizes are known at
+// the call) and `images_of`, CHANNELS, KIND, STRIP, the patch (PATCH_C in
 // channels / 8, PATCH_X in strips, PATCH_Y), ROWS (of the kernel that are loaded together), LEAST_PAIR (4 bytes of -inf of In),
 // the types In, Out and Done, Operands and `epilogue`.
 using namespace hopper;
 
 constexpr int DEPTHWISE = 0, MAXIMUM = 1;
-constexpr int GROUPS = CHANNELS / 8, STRIPS = (OUT_W + STRIP - 1) / STRIP;
-constexpr int BLOCKS_C = (GROUPS + PATCH_C - 1) / PATCH_C, BLOCKS_X = (STRIPS + PATCH_X - 1) / PATCH_X;
-constexpr int BLOCKS_Y = (OUT_H + PATCH_Y - 1) / PATCH_Y;
+constexpr int GROUPS = CHANNELS / 8;
+constexpr int BLOCKS_C = (GROUPS + PATCH_C - 1) / PATCH_C;
 constexpr int SPAN = (STRIP - 1) * STEP_X + (KERNEL_W - 1) * DILATION_X + 1;  // elements of a line under a strip
 constexpr uint32_t OUTSIDE = KIND == MAXIMUM ? LEAST_PAIR : 0u;
 
@@ -68,13 +68,16 @@ DEV void take(float2& into, float2 value, float2 weight) {
 }
 
 DEV void windows(const In* image, const In* weight, Out* out, const Operands operands) {
+  const Image of(operands);
+  const int strips = (of.out_w + STRIP - 1) / STRIP;
+  const int blocks_x = max((strips + PATCH_X - 1) / PATCH_X, 1), blocks_y = max((of.out_h + PATCH_Y - 1) / PATCH_Y, 1);
   const int strip_of_patch = threadIdx.x / PATCH_C, line_of_patch = strip_of_patch / PATCH_X;
-  const int above_c = blockIdx.x / BLOCKS_C, above_x = above_c / BLOCKS_X, n = above_x / BLOCKS_Y;
+  const int above_c = blockIdx.x / BLOCKS_C, above_x = above_c / blocks_x, n = above_x / blocks_y;
   const int c = ((blockIdx.x - above_c * BLOCKS_C) * PATCH_C + threadIdx.x - strip_of_patch * PATCH_C) * 8;
-  const int x0 = ((above_c - above_x * BLOCKS_X) * PATCH_X + strip_of_patch - line_of_patch * PATCH_X) * STRIP;
-  const int y = (above_x - n * BLOCKS_Y) * PATCH_Y + line_of_patch;
+  const int x0 = ((above_c - above_x * blocks_x) * PATCH_X + strip_of_patch - line_of_patch * PATCH_X) * STRIP;
+  const int y = (above_x - n * blocks_y) * PATCH_Y + line_of_patch;
   earlier_kernels_done();
-  if (c >= CHANNELS || x0 >= OUT_W || y >= OUT_H) return;
+  if (c >= CHANNELS || x0 >= of.out_w || y >= of.out_h || (IS_OPEN && n >= images_of(operands))) return;
   const float least = KIND == MAXIMUM ? -INFINITY : 0.f;
   Eight sums[STRIP];
 #pragma unroll
@@ -88,11 +91,11 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       const int in_y = y * STEP_Y - PAD_Y + (first + r) * DILATION_Y;
-      const In* line = image + (n * IN_H + min(max(in_y, 0), IN_H - 1)) * IN_W * CHANNELS + c;
+      const In* line = image + ((Place)n * of.in_h + min(max(in_y, 0), of.in_h - 1)) * of.in_w * CHANNELS + c;
 #pragma unroll
       for (int j = 0; j < SPAN; j++)
         if (first + r < KERNEL_H && is_read(j))
-          raw[r][j] = load_eight(line + min(max(x0 * STEP_X - PAD_X + j, 0), IN_W - 1) * CHANNELS);
+          raw[r][j] = load_eight(line + min(max(x0 * STEP_X - PAD_X + j, 0), of.in_w - 1) * CHANNELS);
     }
     if (KIND == DEPTHWISE)
 #pragma unroll
@@ -113,7 +116,7 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
       for (int j = 0; j < SPAN; j++) {
         if (!is_read(j)) continue;
         const int in_x = x0 * STEP_X - PAD_X + j;
-        if (in_y < 0 || in_y >= IN_H || in_x < 0 || in_x >= IN_W)
+        if (in_y < 0 || in_y >= of.in_h || in_x < 0 || in_x >= of.in_w)
 #pragma unroll
           for (int i = 0; i < (int)sizeof(In) / 2; i++) raw[r][j].part[i] = make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
         const Eight value = widened(raw[r][j]);
@@ -129,11 +132,11 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
   }
 #pragma unroll
   for (int o = 0; o < STRIP; o++) {
-    if (x0 + o >= OUT_W) break;
-    const int m = (n * OUT_H + y) * OUT_W + x0 + o;
+    if (x0 + o >= of.out_w) break;
+    const int m = (n * of.out_h + y) * of.out_w + x0 + o;
     Done done[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) done[i] = epilogue(sums[o].pair[i], 0, m, c + i * 2, operands);
-    store_eight(out + m * CHANNELS + c, done);
+    store_eight(out + (Place)m * CHANNELS + c, done);
   }
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from tvm import IRModule, relax
 from tvm.ir import Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.s_tir import renew_defs
 from tvm.sym import Analyzer
 
 from relaxc.schedules.strict import made_up_for
@@ -19,6 +20,7 @@ __all__ = [
     "Rule",
     "Scope",
     "dims_equal",
+    "dims_of",
     "first_of",
     "is_tensor_constant",
     "merge_rules",
@@ -84,6 +86,11 @@ class Scope:
         call = self._walker.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=dict(attrs))
         return self._walker.builder_.emit(call)
 
+    def emit_tir(self, func: Any, args: Sequence[Any], made: relax.TensorType, name: str) -> relax.Var:
+        """Bind a call of a PrimFunc of the function's own sizes, which are replaced by others: result `made`."""
+        gvar = self._walker.builder_.add_func(renew_defs(func), name)
+        return self._walker.builder_.emit(relax.call_tir(gvar, args, made))
+
     def uses(self, expr: relax.Expr) -> int:
         """Return how often `expr` is read; 0 where this walk cannot know."""
         if self._uses is None:
@@ -117,6 +124,14 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     if not isinstance(shape, relax.ShapeExpr) or not all(hasattr(dim, "value") for dim in shape):
         return None
     return tuple(int(dim) for dim in shape)
+
+
+def dims_of(expr: relax.Expr) -> tuple[Any, ...] | None:
+    """Return the sizes of a tensor whose shape is known, as ints where they are, else as expressions."""
+    shape = getattr(expr.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    return tuple(int(dim) if hasattr(dim, "value") else dim for dim in shape)
 
 
 def rows_of(expr: relax.Expr) -> int | None:

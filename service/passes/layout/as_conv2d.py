@@ -11,9 +11,10 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax, te, tirx
 
+from relaxc.schedules.cuda.common.sizes import guess
 from relaxc.schedules.cuda.conv.compute import VECTOR
 from relaxc.service.passes.common.constants import Array, constant
-from relaxc.service.passes.common.rewrite import Rule, Scope, rewrite_calls, static_shape
+from relaxc.service.passes.common.rewrite import Rule, Scope, dims_of, rewrite_calls
 from relaxc.service.passes.precision.dtypes import LOW, is_low
 
 __all__ = ["AsConv2d"]
@@ -41,8 +42,9 @@ class AsConv2d:
     - groups: zeros in the weight for the channels of others, where that is little arithmetic;
     - channels up to the next multiple of 8, with zeros.
 
-    Of 16-bit values, or of `taken` dtypes, with constant weights, of known sizes. fp32 stays where a zero in a weight
-    would be multiplied by a value that the model does not read: that may be infinite.
+    Of 16-bit values, or of `taken` dtypes, with constant weights; the batch may be known at the call alone, and lines
+    and columns where they stay as they are. fp32 stays where a zero in a weight would be multiplied by a value that the
+    model does not read: that may be infinite.
     """
 
     def __init__(self, taken: Collection[str] = LOW) -> None:
@@ -57,14 +59,26 @@ def _taken(call: relax.Call, scope: Scope, *, rule: Rule, taken: frozenset[str])
     return rule(call, scope) if str(call.args[0].ty.dtype) in taken else None
 
 
-def _operands(call: relax.Call, scope: Scope) -> tuple[tuple[int, ...], Array, tuple[int, ...]] | None:
-    """The shape of the data, the weight and the shape of the result of what may be rewritten."""
+def _operands(
+    call: relax.Call, scope: Scope, *, any_places: bool = False
+) -> tuple[tuple[Any, ...], Array, tuple[Any, ...]] | None:
+    """The shape of the data, the weight and the shape of the result of what may be rewritten.
+
+    The batch may be known at the call alone; with `any_places` all but the channels.
+    """
     data, weight = call.args
-    shape, array, made = static_shape(data), scope.constant(weight), static_shape(call)
+    shape, array, made = dims_of(data), scope.constant(weight), dims_of(call)
     plain = str(call.attrs.data_layout).startswith("NC") and str(call.attrs.out_layout or "NC").startswith("NC")
-    if shape is None or array is None or made is None or not plain or not prod(made):
+    if shape is None or array is None or made is None or not plain:
+        return None
+    needed = [shape[1], made[1]] if any_places else [*shape[1:], *made[1:]]
+    if not all(isinstance(size, int) for size in needed) or any(isinstance(size, int) and not size for size in made):
         return None
     return shape, array, made
+
+
+def _is_pixel(made: Sequence[Any]) -> bool:
+    return all(isinstance(size, int) and size == 1 for size in made[2:])
 
 
 def _ints(values: Sequence[Any]) -> list[int]:
@@ -78,7 +92,7 @@ def _conv(scope: Scope, data: relax.Expr, weight: Array, like: relax.Call, **att
 
 
 def _conv1d(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    found = _operands(call, scope)
+    found = _operands(call, scope, any_places=True)
     if found is None:
         return None
     (n, c, width), weight, made = found
@@ -92,7 +106,7 @@ def _conv1d(call: relax.Call, scope: Scope) -> relax.Expr | None:
 
 
 def _conv2d(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    found = _operands(call, scope)
+    found = _operands(call, scope, any_places=True)
     if found is None or str(call.attrs.kernel_layout) != "OIHW":
         return None
     (_, c, *_), weight, made = found
@@ -100,8 +114,8 @@ def _conv2d(call: relax.Call, scope: Scope) -> relax.Expr | None:
         return _of_groups(call, scope, weight, c, made)
     filters, _, _, across = weight.shape
     by_rows = c < VECTOR and across <= _FEW_TAPS and int(call.attrs.dilation[1]) == 1
-    more, new = (0 if by_rows else -c % VECTOR), -filters % VECTOR
-    if not (more or new) or prod(made[2:]) == 1:
+    more, new = (0 if by_rows or _is_of_patches(call, weight) else -c % VECTOR), -filters % VECTOR
+    if not (more or new) or _is_pixel(made):
         return None
     data = call.args[0]
     if more:
@@ -111,18 +125,25 @@ def _conv2d(call: relax.Call, scope: Scope) -> relax.Expr | None:
     return relax.op.strided_slice(result, [1], [0], [filters]) if new else result
 
 
+def _is_of_patches(call: relax.Call, weight: Array) -> bool:
+    """Whether windows are beside each other: a product of patches (`nhwc_conv2d`), its columns in multiples of 8."""
+    same = _same(call)
+    beside = same["strides"] == list(weight.shape[2:]) and not any(same["padding"]) and max(same["dilation"]) == 1
+    return beside and weight.shape[3] > _FEW_TAPS and prod(weight.shape[1:]) % VECTOR == 0
+
+
 def _same(call: relax.Call) -> dict[str, Any]:
     attrs = call.attrs
     return {name: _ints(getattr(attrs, name)) for name in ("strides", "padding", "dilation")}
 
 
 def _of_groups(
-    call: relax.Call, scope: Scope, weight: Array, channels: int, made: tuple[int, ...]
+    call: relax.Call, scope: Scope, weight: Array, channels: int, made: tuple[Any, ...]
 ) -> relax.Expr | None:
     """Dense, or some groups at a time where zeros would be most of a lot; not where each channel is a group."""
     groups, (filters, depth, *kernel) = int(call.attrs.groups), weight.shape
-    flops = 2.0 * prod(made) * channels * prod(kernel)
-    if (depth == 1 and filters == groups) or prod(made[2:]) == 1 or not is_low(call.args[0]):
+    flops = 2.0 * prod(map(guess, made)) * channels * prod(kernel)
+    if (depth == 1 and filters == groups) or _is_pixel(made) or not is_low(call.args[0]):
         return None
     fitting = [
         parts
@@ -176,7 +197,7 @@ def _conv3d(call: relax.Call, scope: Scope) -> relax.Expr | None:
 
 def depths(image: te.Tensor, *, taps: int, stride: int, step: int, front: int, images: int) -> te.Tensor:
     """Compute `C[n, z, y, x, t * channels + c] = A[n, z * stride + t * step - front, y, x, c]`, zero outside of A."""
-    n, deep, height, width, channels = (int(size) for size in image.shape)
+    n, (deep, height, width, channels) = image.shape[0], map(int, image.shape[1:])
 
     def value(i: Any, z: Any, y: Any, x: Any, k: Any) -> Any:
         at = z * stride + k // channels * step - front
@@ -203,8 +224,7 @@ def _transposed(call: relax.Call, scope: Scope) -> relax.Expr | None:
     if not is_low(call.args[0]) and any(size % stride for size, stride in zip(kernel, strides, strict=True)):
         return None  # zeros fill the kernel up
     taps = [ceil(size / stride) for size, stride in zip(kernel, strides, strict=True)]
-    shape = static_shape(call.args[0])
-    assert shape is not None
+    shape = found[0]
     places = [size + tap - 1 for size, tap in zip(shape[2:], taps, strict=True)]
     whole = [place * stride for place, stride in zip(places, strides, strict=True)]
     if any(pad + size > full for pad, size, full in zip(before, made[2:], whole, strict=True)):

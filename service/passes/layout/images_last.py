@@ -9,7 +9,7 @@ import tvm
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from relaxc.service.passes.common.rewrite import op_name, static_shape
+from relaxc.service.passes.common.rewrite import dims_of, op_name
 from relaxc.service.passes.layout import nhwc_conv2d, nhwc_elementwise, nhwc_norms, nhwc_pooling
 from relaxc.service.passes.layout.nhwc_images import NhwcImages, Rule
 from relaxc.service.passes.precision.dtypes import LOW
@@ -32,7 +32,7 @@ class ImagesLast:
         y = conv2d(x, W); z = relu(y + b)   →   p = permute(x); z' = relu(conv2d_nhwc(p, W') + b'); z = permute⁻¹(z')
 
     NHWC is kept through elementwise operators, casts, concatenation of channels, pooling and means over H and W; a
-    permutation comes where something else reads the value. Weights are permuted here. Sizes are known, channels in
+    permutation comes where something else reads the value. Weights are permuted here. Channels are known, in
     multiples of 8; images of fewer than 8 channels are filled up to 8 and padded where they are permuted.
     Group norms are computed on NHWC too.
     """
@@ -70,7 +70,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         elif isinstance(binding.var, relax.DataflowVar) and call.ty.ndim == 4:
             self.images.last[binding.var] = result
         else:
-            plain = self.images.plain(result, static_shape(call))
+            plain = self.images.plain(result, dims_of(call))
             super().visit_var_binding_(relax.VarBinding(binding.var, plain))
 
     def visit_dataflow_var_(self, var: relax.DataflowVar) -> relax.Expr:

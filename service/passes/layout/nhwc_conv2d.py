@@ -12,9 +12,10 @@ from tvm import relax
 from relaxc.schedules.cuda.conv import compute
 from relaxc.schedules.cuda.conv.compute import VECTOR, Windows
 from relaxc.schedules.cuda.gemm.compute import takes_bytes
+from relaxc.schedules.ir import tir
 from relaxc.service.passes.common.constants import array_of, constant
 from relaxc.service.passes.common.images import pair, sides
-from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
+from relaxc.service.passes.common.rewrite import dims_of, is_tensor_constant, op_name
 from relaxc.service.passes.layout.nhwc_images import INJECTIVE, MAX_TAPS, TO_NCHW, NhwcImages, Rule, sizes_of
 from relaxc.service.passes.precision.dtypes import BYTES
 
@@ -27,9 +28,9 @@ _MAX_STEP = 8
 
 def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     data, weight = call.args
-    attrs, shape = call.attrs, static_shape(data)
+    attrs, shape = call.attrs, dims_of(data)
     weight = images.binding(weight) if isinstance(weight, relax.Var) else weight
-    if shape is None or not is_tensor_constant(weight):
+    if shape is None or not isinstance(shape[1], int) or not is_tensor_constant(weight):
         return None
     of_bytes = _is_of_bytes(call, data, weight)
     if not of_bytes and (str(data.ty.dtype) not in images.taken or data.ty.dtype != weight.ty.dtype):
@@ -39,7 +40,8 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     filters, depth, *kernel = sizes_of(weight)
     top, left, _, right = sides(attrs.padding)
     windows = Windows("taps", pair(kernel), pair(attrs.strides), (top, left), pair(attrs.dilation))
-    if filters % VECTOR or max(windows.strides) > _MAX_STEP:
+    of_patches = not of_bytes and _is_of_patches(images, call, windows, depth)
+    if filters % VECTOR or (max(windows.strides) > _MAX_STEP and not of_patches):
         return None
     out_h, out_w = sizes_of(call)[2:]
     array, groups = array_of(weight), int(attrs.groups)
@@ -47,6 +49,8 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     if of_bytes:
         if groups == 1 and takes_bytes(depth, filters):
             result = _dense(images, data, array, windows, (out_h, out_w))
+    elif of_patches:
+        result = _of_patches(images, data, array, (out_h, out_w))
     elif groups == shape[1] == filters and depth == 1:
         result = _depthwise(images, data, array, windows, (out_h, out_w))
     elif groups == 1 and shape[1] % VECTOR == 0:
@@ -67,8 +71,25 @@ def _is_of_bytes(call: relax.Call, data: relax.Expr, weight: relax.Expr) -> bool
     return str(call.ty.dtype) == "int32" and all(str(each.ty.dtype) in BYTES for each in (data, weight))
 
 
+def _is_of_patches(images: NhwcImages, call: relax.Call, windows: Windows, depth: int) -> bool:
+    """Whether windows are beside each other, and too long or of too few channels to be read as taps or rows."""
+    kernel = windows.kernel
+    beside = windows == Windows("taps", kernel, kernel) and not any(sides(call.attrs.padding))
+    large = max(kernel) > _MAX_STEP or (depth < VECTOR and kernel[1] * VECTOR > _ROW)
+    whole = int(call.attrs.groups) == 1 and depth * prod(kernel) % VECTOR == 0
+    return beside and large and whole and call.args[0] not in images.last
+
+
+def _of_patches(images: NhwcImages, data: relax.Expr, array: Any, out: tuple[Any, Any]) -> relax.Var:
+    """A product whose rows are the patches of the image, each read once."""
+    filters, _, *kernel = array.shape
+    taken = partial(compute.patches, kernel=tuple(kernel), out=out)
+    rows = images.te(taken, images.visited(data), name="patches", pattern=INJECTIVE)
+    return images.te(compute.pointwise, rows, constant(array.reshape(filters, -1)), name="conv2d")
+
+
 def _depthwise(
-    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]
+    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[Any, Any]
 ) -> relax.Var | None:
     if prod(windows.kernel) > MAX_TAPS:
         return None
@@ -78,21 +99,24 @@ def _depthwise(
     return images.te(function, images.image(data), packed, name="depthwise_conv2d")
 
 
-def _dense(images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]) -> relax.Var:
-    if windows == Windows("taps", (1, 1), dilation=windows.dilation) and out == sizes_of(data)[2:]:
+def _dense(images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[Any, Any]) -> relax.Var:
+    same = all(tir.same_size(*pair) for pair in zip(out, sizes_of(data)[2:], strict=True))
+    if windows == Windows("taps", (1, 1), dilation=windows.dilation) and same:
         return images.te(compute.pointwise, images.image(data), constant(array[:, :, 0, 0]), name="conv2d")
     packed = constant(np.ascontiguousarray(array.transpose(2, 3, 0, 1)))
     return images.te(partial(compute.conv2d, windows=windows, out=out), images.image(data), packed, name="conv2d")
 
 
 def _of_few_channels(
-    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int], right: int
+    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[Any, Any], right: int
 ) -> relax.Var:
     """The image gets 8 channels, and the padding of its lines: a row of the kernel is one piece of it then."""
     channels, left = array.shape[1], windows.padding[1]
     packed = np.pad(array.transpose(2, 0, 3, 1), ((0, 0), (0, 0), (0, 0), (0, VECTOR - channels)))
     windows = Windows("rows", windows.kernel, windows.strides, (windows.padding[0], 0), windows.dilation)
-    width = max(sizes_of(data)[3] + left + right, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
+    width = sizes_of(data)[3] + left + right
+    if isinstance(width, int):
+        width = max(width, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
     # What narrows the image does so here: a cast in another kernel would write it once more.
     bound = images.binding(data)
     narrows = bound is not None and op_name(bound) == "relax.astype" and data not in images.last

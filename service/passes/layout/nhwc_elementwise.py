@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
 from relaxc.schedules.cuda.conv import compute
+from relaxc.schedules.ir import tir
 from relaxc.service.passes.common.constants import array_of, constant
 from relaxc.service.passes.common.images import BINARY, ZERO_KEEPING_UNARY
-from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
+from relaxc.service.passes.common.rewrite import dims_of, is_tensor_constant, op_name
 from relaxc.service.passes.layout.nhwc_images import ELEMENTWISE, TO_NHWC, NhwcImages, Rule, sizes_of
 from relaxc.service.passes.precision.dtypes import LOW
 
@@ -37,7 +37,8 @@ def _astype(images: NhwcImages, call: relax.Call) -> relax.Var | None:
 
 def _quantization(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     """To bytes or from them, with one scale and one zero point for the image."""
-    return _unary(images, call) if all(prod(sizes_of(arg)) == 1 for arg in call.args[1:]) else None
+    single = (all(isinstance(size, int) and size == 1 for size in sizes_of(arg)) for arg in call.args[1:])
+    return _unary(images, call) if all(single) else None
 
 
 def _binary(images: NhwcImages, call: relax.Call) -> relax.Var | None:
@@ -53,7 +54,8 @@ def _binary(images: NhwcImages, call: relax.Call) -> relax.Var | None:
 
 def _is_wide_image(images: NhwcImages, value: relax.Expr, call: relax.Call) -> bool:
     """Whether it is an fp32 image of the size of the call, that is not the widened form of another."""
-    is_image = prod(sizes_of(value)) == prod(sizes_of(call)) and not is_tensor_constant(value)
+    counts = tir.product(sizes_of(value)), tir.product(sizes_of(call))
+    is_image = tir.same_size(*counts) and not is_tensor_constant(value)
     return is_image and str(value.ty.dtype) == "float32" and value not in images.narrow and images.low in LOW
 
 
@@ -71,7 +73,7 @@ def _operand(images: NhwcImages, arg: relax.Expr) -> relax.Expr | None:
     """`arg` so that it broadcasts in NHWC, or None."""
     if arg in images.last:
         return images.last[arg]
-    shape = static_shape(arg)
+    shape = dims_of(arg)
     if shape is None:
         return None
     if is_tensor_constant(arg):
@@ -91,7 +93,7 @@ def _concat(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     fields = list(value.fields) if isinstance(value, relax.Tuple) else []
     if not fields or call.ty.ndim != 4 or call.attrs.axis is None or int(call.attrs.axis) % 4 != 1:
         return None
-    if not any(field in images.last for field in fields) or any(static_shape(field) is None for field in fields):
+    if not any(field in images.last for field in fields) or any(dims_of(field) is None for field in fields):
         return None
     return images.emit(relax.op.concat([images.image(field) for field in fields], 3))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 from tvm import relax
 
 from relaxc.schedules.cuda.conv.compute import VECTOR
 from relaxc.service.passes.common.images import count_reads
-from relaxc.service.passes.common.rewrite import static_shape
+from relaxc.service.passes.common.rewrite import dims_of
 from relaxc.service.passes.precision.dtypes import is_low
 
 __all__ = [
@@ -22,6 +21,7 @@ __all__ = [
     "TO_NHWC",
     "NhwcImages",
     "Rule",
+    "is_pixel",
     "sizes_of",
 ]
 
@@ -74,10 +74,10 @@ class NhwcImages:
         """Return `value` in `dtype`."""
         return value if str(value.ty.dtype) == dtype else self.emit(relax.op.astype(value, dtype))
 
-    def plain(self, value: relax.Var, shape: tuple[int, ...] | None) -> relax.Expr:
+    def plain(self, value: relax.Var, shape: tuple[Any, ...] | None) -> relax.Expr:
         """Return an NHWC value in its old layout; of single pixels that is a reshape."""
         assert shape is not None
-        if prod(sizes_of(value)[1:3]) == 1:
+        if is_pixel(value, (1, 2)):
             return relax.op.reshape(value, shape)
         self.permutations += 1
         return relax.op.permute_dims(value, TO_NCHW)
@@ -85,7 +85,7 @@ class NhwcImages:
     def plain_of(self, var: relax.Var) -> relax.Var:
         """Return the plain form of a variable that has an NHWC one; once."""
         if var not in self._first:
-            self._first[var] = self.emit(self.plain(self.last[var], static_shape(var)))
+            self._first[var] = self.emit(self.plain(self.last[var], dims_of(var)))
         return self._first[var]
 
     def image(self, expr: relax.Expr) -> relax.Var:
@@ -95,8 +95,9 @@ class NhwcImages:
         plain = self.visited(expr)
         if plain not in self._permuted:
             n, c, h, w = sizes_of(expr)
-            same = relax.op.reshape(plain, (n, h, w, c)) if h * w == 1 else relax.op.permute_dims(plain, TO_NHWC)
-            self.permutations += h * w != 1
+            single = is_pixel(expr, (2, 3))
+            same = relax.op.reshape(plain, (n, h, w, c)) if single else relax.op.permute_dims(plain, TO_NHWC)
+            self.permutations += not single
             self._permuted[plain] = self.emit(same)
         return self._permuted[plain]
 
@@ -121,8 +122,14 @@ Rule = Callable[[NhwcImages, relax.Call], relax.Var | None]
 """The NHWC form of what a call gives, and None where it has none or should have none."""
 
 
-def sizes_of(expr: relax.Expr) -> tuple[int, ...]:
-    """Return those of a value with an NHWC form: they are known."""
-    shape = static_shape(expr)
+def sizes_of(expr: relax.Expr) -> tuple[Any, ...]:
+    """Return those of a value with an NHWC form: numbers, or expressions of what is known at the call."""
+    shape = dims_of(expr)
     assert shape is not None
     return shape
+
+
+def is_pixel(expr: relax.Expr, axes: tuple[int, int]) -> bool:
+    """Return whether an image, whose lines and columns are along `axes`, is a single pixel."""
+    sizes = sizes_of(expr)
+    return all(isinstance(sizes[axis], int) and sizes[axis] == 1 for axis in axes)

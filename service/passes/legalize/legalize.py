@@ -17,7 +17,7 @@ from relaxc.service.passes.legalize.legalize_extremes import from_infinity
 from relaxc.service.passes.legalize.legalize_functions import FUNCTIONS
 from relaxc.service.passes.legalize.legalize_indexing import INDEXING
 from relaxc.service.passes.legalize.legalize_norms import NORMS
-from relaxc.service.passes.legalize.legalize_places import PLACES
+from relaxc.service.passes.legalize.legalize_places import PLACES, PLACES_BY_KEYS
 from relaxc.service.passes.legalize.legalize_powers import POWERS
 from relaxc.service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
 from relaxc.service.passes.legalize.legalize_sampling import SAMPLING
@@ -46,16 +46,23 @@ class Legalize:
     Raises UnsupportedModel that names every operator that has no TIR for its dtypes, shapes or attributes;
     it is kept in `raised` too, since it does not come through tvm as it is. `by_fma`: the target has multiply-adds of
     one rounding, by which bytes are quantized without a division. `by_casts`: it converts 8-bit floats. `rounds`: a
-    cast to bfloat16 and back is more than a way to store what lies between.
+    cast to bfloat16 and back is more than a way to store what lies between. `by_keys`: places of maxima are reduced as
+    one number each.
     """
 
     def __init__(
-        self, raised: list[RelaxcError], *, by_fma: bool = False, by_casts: bool = False, rounds: bool = False
+        self,
+        raised: list[RelaxcError],
+        *,
+        by_fma: bool = False,
+        by_casts: bool = False,
+        rounds: bool = False,
+        by_keys: bool = False,
     ) -> None:
         self.raised = raised
         quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
         casts = ROUNDING_CASTS if rounds else CASTS
-        self.rules = RULES | quantized | casts
+        self.rules = RULES | quantized | casts | (PLACES_BY_KEYS if by_keys else {})
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""

@@ -83,11 +83,11 @@ def _goes_on(scope: Scope) -> bool:
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
-    """A product of 16-bit matrices in a batch, summed in fp32, of known sizes."""
+    """A product of 16-bit matrices in a batch, summed in fp32; its sizes may be symbolic."""
     if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
         return False
     shapes = [shape_of(each) for each in (*call.args, call)]
-    if any(shape is None or len(shape) < 3 or any(tir.as_int(dim) is None for dim in shape) for shape in shapes):
+    if any(shape is None or len(shape) < 3 for shape in shapes):
         return False
     return all(is_low(each) for each in call.args) and call.args[0].ty.dtype == call.args[1].ty.dtype
 
@@ -114,6 +114,7 @@ def _emit(
             (product.args[1], (*axes.batch, axes.n, axes.e), (axes.n, axes.e), False),
         )
     ]
+    axes = _with_keys_of(axes, views[1:])
     scale = views[0].scale * views[1].scale
     if (paged and not any(view.gathered for view in views)) or (unscaled and scale == 1.0):
         return None
@@ -142,14 +143,35 @@ def _emit(
     )
     compute = partial(attention, spec=spec)
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
-    if isinstance(matches(_prim_func(compute, tensors.found, spec.masked)), Declined):
+    func, unbound = _prim_func(compute, tensors.found, spec.masked)
+    if isinstance(matches(func), Declined):
         return None
-    return scope.emit_te(compute, *tensors.found, name="attention", attrs=attrs)
+    if not tir.variables([dim for each in tensors.found for dim in shape_of(each) or []]):
+        return scope.emit_te(compute, *tensors.found, name="attention", attrs=attrs)
+    # `emit_te` gives the operands' sizes variables of their own, which the expressions do not have.
+    found_type = relax.TensorType(spec.shape, spec.dtype)
+    return scope.emit_tir(func.with_attr("op_pattern", _OPAQUE), [*tensors.found, *unbound], found_type, "attention")
 
 
-def _prim_func(compute: Callable[..., Any], operands: Sequence[relax.Expr], masked: str) -> Any:
-    inputs = [te.placeholder(shape_of(each), str(each.ty.dtype), name="x") for each in operands]
-    return te.create_prim_func([*inputs, compute(*inputs)]).with_attr(MASKED, masked)
+def _with_keys_of(axes: Axes, views: Sequence[View]) -> Axes:
+    """The axes with as many keys as an operand has rows: a program may have several symbols for one size."""
+    if tir.as_int(axes.bounds[axes.n]) is not None:
+        return axes
+    for view in views:
+        for index, size in zip(view.index, shape_of(view.source) or [], strict=True):
+            if tir.same_var(index, axes.n):
+                return replace(axes, bounds=axes.bounds | {axes.n: size})
+    return axes
+
+
+def _prim_func(compute: Callable[..., Any], operands: Sequence[relax.Expr], masked: str) -> tuple[Any, list[Any]]:
+    """The PrimFunc, and the sizes that are no dim of an operand: parameters behind these."""
+    shapes = [list(shape_of(each) or []) for each in operands]
+    inputs = [te.placeholder(shape, str(each.ty.dtype), name="x") for shape, each in zip(shapes, operands, strict=True)]
+    dims = [dim for shape in shapes for dim in shape]
+    unbound = [var for var in tir.variables(dims) if not any(tir.same_var(dim, var) for dim in dims)]
+    func = te.create_prim_func([*inputs, *unbound, compute(*inputs)], "int64").with_attr(MASKED, masked)
+    return func.without_attr("global_symbol"), unbound
 
 
 def _stored(view: View, axes: Axes, free: tuple[Any, Any], scope: Scope, stored: dict[Any, relax.Var]) -> View:

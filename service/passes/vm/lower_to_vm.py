@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import tvm
@@ -22,6 +23,9 @@ __all__ = ["finalize"]
 
 PLAN_MAX_BYTES = 1 << 30
 """A plan at the upper bounds of the dims that takes more is not made: a run at usual sizes would pay for it."""
+
+_MOST_GRAPHS = 64
+"""CUDA graphs of one program, one for each size of a call; the runtime keeps all that it has captured."""
 
 _LARGEST_PLANNED = 1 << 20
 """An upper bound that a plan is made at: 1e9, which stands for the end of any axis, squared is past 64 bits."""
@@ -43,7 +47,8 @@ def finalize(
     bounds, timings = bounds or {}, timings or Timings()
     ends = {name: bound.maximum for name, bound in bounds.items()}
     upper = {name: end for name, end in ends.items() if end is not None and end <= _LARGEST_PLANNED}
-    lowered, memory = _lower(_with_upper_bounds(module, upper), target, bounds, timings)
+    captured = _captured(module, bounds) if str(target.kind.name) == "cuda" else []
+    lowered, memory = _lower(_with_upper_bounds(module, upper, captured), target, bounds, timings)
     if memory.planned_bytes > PLAN_MAX_BYTES and upper:
         at_bounds = memory.planned_bytes
         lowered, memory = _lower(_with_upper_bounds(module, {}), target, bounds, timings)
@@ -51,8 +56,25 @@ def finalize(
     return lowered, memory
 
 
-def _with_upper_bounds(module: IRModule, upper: Mapping[str, int]) -> IRModule:
+def _captured(module: IRModule, bounds: Mapping[str, DimBounds]) -> list[str]:
+    """The symbolic dims by whose sizes CUDA graphs are kept: all, where so few calls differ that each may have one."""
+    names = sorted({str(var.name) for param in module["main"].params for var in _sizes_of(param)})
+    ranges = [bounds[name] for name in names if name in bounds and bounds[name].maximum is not None]
+    if len(ranges) < len(names):
+        return []
+    sizes = prod(int(each.maximum or 0) - each.minimum + 1 for each in ranges)
+    return names if 0 < sizes <= _MOST_GRAPHS else []
+
+
+def _sizes_of(param: Any) -> list[Any]:
+    shape = getattr(param.ty, "shape", None)
+    return [var for dim in shape for var in _variables(dim)] if isinstance(shape, relax.ShapeExpr) else []
+
+
+def _with_upper_bounds(module: IRModule, upper: Mapping[str, int], captured: Sequence[str] = ()) -> IRModule:
     main = module["main"].without_attr("tir_var_upper_bound")
+    if captured:
+        main = main.with_attr("relax.rewrite_cuda_graph.capture_symbolic_vars", list(captured))
     return with_functions(
         module, {module.get_global_var("main"): main.with_attr("tir_var_upper_bound", upper) if upper else main}
     )

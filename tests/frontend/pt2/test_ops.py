@@ -149,6 +149,8 @@ def _indexing(x: torch.Tensor, i: torch.Tensor, mask: torch.Tensor) -> Tensors:
         torch.scatter_reduce(x, 0, i.abs()[None, :, None].expand(1, 3, 4), x, "amax"),
         x.select_scatter(torch.zeros(3, 4), 1, -1),
         F.one_hot(i.abs(), 5),
+        x.masked_scatter(x > 0, x.flatten() * 2),
+        x.masked_scatter(x[:1] > 0, x.flatten()[:-1]),
         x.diagonal(0, 0, 1),
     )
 

@@ -35,7 +35,6 @@ def test_any_strides_dilations_and_paddings(channels: int, geometry: dict[str, A
 @pytest.mark.parametrize(
     ("shape", "dtype", "arguments"),
     [
-        (("n", 8, 4, 4), "float16", (8, 8)),
         ((1, 8, 4, 4), "float32", (8, 8)),
         ((1, 12, 4, 4), "float16", (8, 12)),
         ((1, 8, 4, 4), "float16", (12, 8)),
@@ -45,6 +44,18 @@ def test_what_the_templates_do_not_take_stays(shape: tuple[Any, ...], dtype: str
     weight = weights(*arguments, 1, 1, dtype=dtype)
     module = graph(lambda x: R.nn.conv2d(x, weight, out_dtype="float32"), x=(dtype, shape))
     assert operators(changed(module)[0]) == operators(module)
+
+
+@pytest.mark.parametrize("shape", [("n", 8, 4, 4), (2, 8, "h", "w")])
+def test_images_of_unknown_size_are_changed(shape: tuple[Any, ...]) -> None:
+    module = graph(lambda x: R.nn.relu(conv(x, 16, 8, padding=1, strides=2)), x=("float16", shape))
+    result, report = changed(module)
+    assert report.layout.chosen == "NHWC" and "relax.nn.conv2d" not in operators(result)
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+def test_patches_beside_each_other_are_rows_of_a_product(channels: int) -> None:
+    same(lambda x: low(conv(x, 8, channels, 16, strides=16)), x=(2, channels, 35, 32))
 
 
 def test_grouped_convolutions_stay() -> None:

@@ -177,11 +177,14 @@ def test_heads_that_the_template_declines_stay(columns: int) -> None:
     assert_unchanged(graph(net, **dict.fromkeys("qkv", (LOW, (2, 9, columns)))), RecognizeLowAttention(match))
 
 
-def test_symbolic_sizes_and_fp32_stay() -> None:
+def test_a_symbolic_batch_is_recognized() -> None:
     def net(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
         return attended(scores_of(q, k), split(v))
 
-    assert_unchanged(graph(net, **dict.fromkeys("qkv", (LOW, ("b", 9, 16)))), RecognizeLowAttention(match))
+    module = RecognizeLowAttention(match)(graph(net, **dict.fromkeys("qkv", (LOW, ("b", 9, 16)))))
+    (func,) = (each for var, each in module.functions_items() if str(var.name_hint) == "attention")
+    found = match(func)
+    assert not isinstance(found, Declined) and len(found.symbols) == 1 and (found.queries, found.keys) == (9, 9)
 
 
 def test_one_query_reads_a_cache() -> None:

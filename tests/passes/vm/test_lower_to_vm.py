@@ -92,13 +92,23 @@ def test_bfloat16_passes_the_boundary() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "rows", "captured"), [("cuda-sm90", 64, True), ("cuda-sm90", "n", False), ("", 64, False)]
+    ("target", "rows", "most", "captured"),
+    [
+        ("cuda-sm90", 64, None, True),
+        ("cuda-sm90", "n", None, False),
+        ("cuda-sm90", "n", 32, True),
+        ("cuda-sm90", "n", 65, False),
+        ("", 64, None, False),
+    ],
 )
-def test_static_kernels_are_one_cuda_graph(target: str, rows: int | str, captured: bool) -> None:
-    """The first kernel reads an input and the last writes an output; those between are captured."""
+def test_kernels_are_one_cuda_graph(target: str, rows: int | str, most: int | None, captured: bool) -> None:
+    """The first kernel reads an input and the last writes an output; those between are captured.
+
+    So are those of a size that is known at the call, if calls have few sizes: each has a graph.
+    """
     to = to_tvm(resolve(target)) if target else TARGET
     optimized = optimize(graph(chain, x=(rows, 16)), to, CompileOptions())
-    lowered, _ = finalize(optimized.module, to)
+    lowered, _ = finalize(optimized.module, to, bounds={"n": DimBounds(1, most)} if most else None)
     calls: list[str] = []
 
     def visit(expr: relax.Expr) -> None:

@@ -129,6 +129,10 @@ static uint32_t __shfl_xor_sync(unsigned, uint32_t value, int by) {
   memcpy(&value, &bits, 4);
   return value;
 }
+static long long __shfl_xor_sync(unsigned, long long value, int by) {
+  const uint32_t low = __shfl_xor_sync(0u, (uint32_t)value, by), high = __shfl_xor_sync(0u, (uint32_t)(value >> 32), by);
+  return (long long)((uint64_t)high << 32 | low);
+}
 static int __shfl_sync(unsigned, int value, int) { return value; }  // of what is the same in every lane
 
 namespace hopper {

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from tvm import tirx
 
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
+from relaxc.schedules.ir import tir
 
-__all__ = ["run"]
+__all__ = ["at_sizes", "run"]
 
 _HERE = Path(__file__).parent
 _LAUNCH = """
@@ -76,6 +79,17 @@ def _product(found: re.Match[str]) -> str:
     """The product of 64 rows that `simulated.h` has, in the place of the instruction."""
     head, dtype = found[0][: found.start(1) - found.start()], "__nv_bfloat16" if ".bf16." in found[0] else "__half"
     return f"{head}  product<{dtype}>(d, a, b, adds);\n}}\n"
+
+
+def at_sizes(kernel: TextKernel, sizes: Mapping[str, int]) -> tuple[TextKernel, list[int]]:
+    """The launch where the variables of these names have these values, and the sizes that it passes on."""
+
+    def value(size: object) -> int:
+        known = {var: tirx.const(sizes[var.name], "int64") for var in tir.variables(size)}
+        return int(tir.simplify(tir.substitute(size, known)))
+
+    grid = kernel.grid if isinstance(kernel.grid, int) else value(kernel.grid)
+    return replace(kernel, grid=grid), [value(size) for size in kernel.sizes]
 
 
 def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = -1, sizes: Sequence[int] = ()) -> None:

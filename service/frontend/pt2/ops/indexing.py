@@ -151,6 +151,18 @@ def _masked_put(em: Emitter, x: Any, mask: Any, axis: int, values: Any, accumula
     return em(op.where(mask, em.reshape(em.cast(values, em.dtype(x)), []), x))
 
 
+@converts("aten.masked_scatter.default")
+def _masked_scatter(em: Emitter, x: Any, mask: Any, source: Any) -> Any:
+    """x with the next value of the source wherever the mask is true, in the order of both."""
+    size = math.prod(em.shape(source))
+    flat = em.reshape(em.broadcast(em.cast(mask, "bool"), em.shape(x)), [-1])
+    before = em(op.subtract(em(op.cumsum(em.cast(flat, "int64"), 0)), em.tensor(1, "int64")))
+    ids = em(op.where(flat, before, em.tensor(0, "int64")))
+    em.require_inside(ids, size, wrap=False)
+    values = em(op.take(em.reshape(em.cast(source, em.dtype(x)), [-1]), ids, axis=0, mode="clip"))
+    return em(op.where(em.reshape(flat, em.shape(x)), em.reshape(values, em.shape(x)), x))
+
+
 @converts("aten.scatter.src", "aten.scatter.value", "aten.scatter_add.default")
 def _scatter(em: Emitter, x: Any, dim: int, ids: Any, values: Any) -> Any:
     if em.rank(x) == 0:

@@ -137,16 +137,6 @@ def in_place(x: T.Buffer((T.int64(8),), "float32"), out: T.Buffer((T.int64(8),),
 
 
 @T.prim_func(s_tir=True)
-def symbolic(a: T.handle, b: T.handle):
-    n = T.int64()
-    x, out = T.match_buffer(a, (n,), "float32"), T.match_buffer(b, (n,), "float32")
-    for i in range(n):
-        with T.sblock("out"):
-            vi = T.axis.spatial(n, i)
-            out[vi] = x[vi]
-
-
-@T.prim_func(s_tir=True)
 def empty(x: T.Buffer((T.int64(0),), "float32"), out: T.Buffer((T.int64(0),), "float32")):
     for i in range(T.int64(0)):
         with T.sblock("out"):
@@ -169,7 +159,6 @@ def unknown_function(x: T.Buffer((T.int64(8),), "float32"), out: T.Buffer((T.int
         (two_results, "2 results"),
         (part_of_the_result, "every element"),
         (in_place, "what it writes|nowhere written"),
-        (symbolic, "symbolic"),
         (empty, "no elements"),
         (unknown_function, "acosh|short"),
     ],

@@ -8,10 +8,12 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from tvm.relax import op
 
 from benchmarks.gpu import conv_cases, conv_device, plain_cases, plain_device
 from benchmarks.gpu.build import described as described_case
 from benchmarks.gpu.conv_cases import ConvCase
+from benchmarks.gpu.fused import one_prim_func_of
 from benchmarks.gpu.manifest import Entry
 from benchmarks.gpu.plain_cases import PlainCase
 from relaxc.schedules.cuda import RULES
@@ -19,6 +21,7 @@ from relaxc.schedules.cuda.reductions.reductions import AnyReductions
 from relaxc.schedules.hardware import gpu_of
 from relaxc.schedules.template import Declined
 from relaxc.service.lowering.target import resolve, to_tvm
+from relaxc.service.passes.legalize.legalize_places import PLACES_BY_KEYS
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
@@ -103,3 +106,16 @@ def test_products_are_left_to_tiles():
     case = PlainCase("grouped", (2, 512, 64, 64), axes=(2, 512, 3, 1))
     assert RULE.apply(plain_cases.prim_func(case), TARGET).reason == "its groups read the same operands, as products do"
     assert RULE.name in [rule.name for rule in RULES]
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_places_are_reduced_by_keys(kind, tmp_path):
+    x = torch.randn(3, 5, 40).half()
+    x[0, :, 3] = x[0, :, 7] = 9 if kind == "argmax" else -9
+    x[1, 2, 5] = float("nan")
+    func = one_prim_func_of([("x", x.shape, "float16")], lambda _, xs: getattr(op, kind)(xs[0], 1), (), PLACES_BY_KEYS)
+    kernel = kernel_of(func, random.Random(3))
+    arrays = [each.view(torch.uint8).numpy() for each in (torch.zeros(3, 40, dtype=torch.int64), x)]
+    run(kernel, arrays, tmp_path)
+    got = torch.from_numpy(arrays[0]).view(torch.int64).reshape(3, 40)
+    assert torch.equal(got, getattr(x.float(), kind)(1))
