@@ -13,6 +13,7 @@ from typing import Any
 from tvm import relax, runtime, tirx
 
 from relaxc.service.errors import CompileFailed, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.nodes import Nodes
 from relaxc.service.frontend.pt2.emit import Emitter, is_prim, torch_dtype
 from relaxc.service.frontend.pt2.graph import SKIPPED, is_size, op_name
 from relaxc.service.frontend.pt2.ops import CONVERTERS
@@ -42,6 +43,7 @@ class _Importer:
         self.bb = relax.BlockBuilder()
         self.em = Emitter(self.bb, symbols)
         self.values: dict[Any, Any] = {}
+        self.nodes = Nodes()
 
     def run(self) -> Any:
         params = self._parameters()
@@ -50,12 +52,17 @@ class _Importer:
                 self._constants()
                 for node in self.program.graph.nodes:
                     if node.op == "call_function":
-                        self.values[node] = self._convert(node)
+                        self.values[node] = self._given(node, self._convert(node))
                     elif node.op in ("get_attr", "call_module", "call_method"):
                         raise UnsupportedModel(f"the program calls a nested graph at {node}", node=str(node))
                 result = self.bb.emit_output(relax.Tuple(self._results()))
             self.bb.emit_func_output(result)
-        return self.bb.get()
+        return self.nodes.noted(self.bb.get())
+
+    def _given(self, node: Any, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._given(node, part) for part in value)
+        return self.nodes.given(self.bb, value, _path(node))
 
     # Inputs and weights
 
@@ -224,6 +231,13 @@ class _Importer:
                 name=leaf.name,
             )
         return value if isinstance(value, relax.Var) else self.bb.emit(value)
+
+
+def _path(node: Any) -> str:
+    """What people know a node by: `layer1.0.conv1/conv2d_3`, its module's path and its own name."""
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(modules[-1][0]) if modules else ""
+    return f"{path}/{node}" if path else str(node)
 
 
 def _bound(node: Any) -> list[Any]:
