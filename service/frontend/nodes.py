@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm_ffi
 from tvm import relax
 from tvm.ir import SourceName, Span
 
@@ -26,5 +27,18 @@ class Nodes:
         return value
 
     def noted(self, module: Any) -> Any:
-        """Return the module with the node of each variable as an attribute, which the passes take off."""
-        return module.with_attr("relaxc.nodes", self._names)
+        """Return the module whose variables have the names of their nodes as spans."""
+        main, known = module["main"], dict[Any, Any]()
+        for binding in [binding for block in main.body.blocks for binding in block.bindings]:
+            var, span = binding.var, binding.value.span
+            if var in self._names:
+                span = Span(SourceName(self._names[var]), 0, 0, 0, 0)
+            known[var] = var if span is None else type(var)(var.name, var.ty, span)
+
+        def renamed(var: Any) -> Any:
+            return known.get(var, var)
+
+        module = module.clone()
+        spanned = tvm_ffi.structural_map(main, (relax.Var, renamed), (relax.DataflowVar, renamed))
+        module.update_func(module.get_global_var("main"), spanned)
+        return module

@@ -18,7 +18,7 @@ from relaxc.service.errors import CompileFailed, PluginError
 from relaxc.service.passes.check import Boundary, check
 from relaxc.service.passes.common.constants import size_bytes
 from relaxc.service.passes.common.kernel_graph import kernel_graph
-from relaxc.service.passes.common.origins import from_import, with_nodes
+from relaxc.service.passes.common.origins import with_nodes
 from relaxc.service.passes.common.rewrite import op_name
 from relaxc.service.passes.common.size_order import sizes_in_order
 from relaxc.service.passes.phase import Phase
@@ -81,7 +81,6 @@ def optimize(
     )
     report.precision = _describe(options, low)
     timings = timings or Timings()
-    module = from_import(module)
     boundary = Boundary(module)
     todo = phases(target, job)
     check(module, boundary, "import")

@@ -21,10 +21,7 @@ from relaxc.schedules.ir.kernel import KERNEL
 from relaxc.service.passes.common.constants import is_tensor_constant
 from relaxc.service.passes.common.rewrite import op_name
 
-__all__ = ["Follower", "bindings", "emit_as", "from_import", "marked", "nodes_of", "through_groups", "with_nodes"]
-
-_NOTED = "relaxc.nodes"
-"""The attribute of an imported module that has the node of each variable that one gives."""
+__all__ = ["Follower", "bindings", "emit_as", "marked", "nodes_of", "through_groups", "with_nodes"]
 
 Names = dict[str, None]
 """Names of nodes in the order in which the model has them, each once."""
@@ -57,16 +54,6 @@ def bindings(body: Any) -> Iterator[Any]:
                 yield from bindings(value.true_branch)
                 yield from bindings(value.false_branch)
             yield binding
-
-
-def from_import(module: IRModule) -> IRModule:
-    """Return the module with the nodes that its importer noted: those of variables, and of calls by their spans."""
-    noted = module.attrs.get(_NOTED) if module.attrs is not None else None
-    if noted is None:
-        return module
-    main = module["main"]
-    names = {b.var: str(name) for b in bindings(main.body) if (name := noted.get(b.var) or name_of(b.value))}
-    return _with_main(module.without_attr(_NOTED), marked(main, names))
 
 
 def emit_as(builder: Any, value: relax.Expr, bound: relax.Var | None) -> relax.Var:
