@@ -1,4 +1,4 @@
-"""Heavy operators as values, which plans and records are about: shapes, dtypes, and what is fused behind."""
+"""Heavy operators as values, which plans and records are about: shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ Sides = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Described:
-    """What every operator has: the dtypes of its operands, of its sums and of its result, and its epilogue.
-
-    The epilogue is the names of the elementwise operators behind it, as far as each has but one reader.
-    """
+    """What every operator has: the dtypes of its operands, of its sums and of its result."""
 
     kind: ClassVar[str]
 
     operands: tuple[str, ...] = ("float32", "float32")
     accumulate: str = "float32"
     out: str = "float32"
-    epilogue: tuple[str, ...] = ()
 
     def key(self) -> dict[str, Any]:
         """Return all that a kernel of it depends on, as JSON values."""
@@ -66,10 +62,6 @@ class _Described:
         """Return the bytes of an accumulator."""
         return self.sum_bits // 8
 
-    def bare(self) -> Self:
-        """Return the operator without its epilogue: what the default plan depends on."""
-        return replace(self, epilogue=()) if self.epilogue else self
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul(_Described):
@@ -87,7 +79,7 @@ class Matmul(_Described):
     @property
     def shapes(self) -> str:
         """Return the operands for people: `128x768 768x3072`."""
-        return f"{self.m}x{self.k} {self.k}x{self.n}{_behind(self.epilogue)}"
+        return f"{self.m}x{self.k} {self.k}x{self.n}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +114,7 @@ class BlockMatmul(_Described):
     def shapes(self) -> str:
         """Return the operands for people: `1x768 768x3072 int4/64`."""
         zeros = " zeros" if self.zeros else ""
-        return f"{self.m}x{self.k} {self.k}x{self.n} int{self.bits}/{self.block}{zeros}{_behind(self.epilogue)}"
+        return f"{self.m}x{self.k} {self.k}x{self.n} int{self.bits}/{self.block}{zeros}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +193,7 @@ class Conv2d(_Windowed):
     def shapes(self) -> str:
         """Return the operands for people: `1x64x56x56 64x64x3x3/1`."""
         weight = f"{self.filters}x{self.channels // self.groups}x{self.kernel[0]}x{self.kernel[1]}"
-        return f"{self.image} {weight} {self.steps}{_behind(self.epilogue)}"
+        return f"{self.image} {weight} {self.steps}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +209,7 @@ class Depthwise2d(_Windowed):
         """Return the operands for people: `1x64x56x56 64x3x3 /1`."""
         order = " nhwc" if self.channels_last else ""
         weight = f"{self.channels}x{self.kernel[0]}x{self.kernel[1]}"
-        return f"{self.image} {weight} {self.steps}{order}{_behind(self.epilogue)}"
+        return f"{self.image} {weight} {self.steps}{order}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +230,9 @@ class Pool2d(_Windowed):
     def shapes(self) -> str:
         """Return the operands for people: `1x64x112x112 max 3x3 /2`."""
         if self.whole:
-            return f"{self.image} {self.reduce}{_behind(self.epilogue)}"
+            return f"{self.image} {self.reduce}"
         window = f"{self.reduce} {self.kernel[0]}x{self.kernel[1]}"
-        return f"{self.image} {window} {self.steps}{_behind(self.epilogue)}"
+        return f"{self.image} {window} {self.steps}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +262,7 @@ class Attention(_Described):
         """Return the operands for people: `1x12x128x64 128x64 add.mn`."""
         steps = "".join(f" {step}" for step in self.logit)
         left = f"{self.batch}x{self.heads}x{self.queries}x{self.depth}"
-        return f"{left} {self.keys}x{self.width}{steps}{_behind(self.epilogue)}"
+        return f"{left} {self.keys}x{self.width}{steps}"
 
 
 Operator = Matmul | BlockMatmul | Conv2d | Depthwise2d | Pool2d | Attention
@@ -293,7 +285,3 @@ def operator_from(key: Mapping[str, Any]) -> Operator:
 
 def _bits(dtype: str) -> int:
     return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
-
-
-def _behind(epilogue: tuple[str, ...]) -> str:
-    return f" +{'+'.join(epilogue)}" if epilogue else ""

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import tvm_ffi
-from tvm import s_tir
-
 from relaxc.schedules.ir.blocks import block_realizes
-from relaxc.schedules.ir.types import PrimFunc, SBlock
+from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.operators import Operator, operator_from
 
-__all__ = ["DEFAULT", "PLAN", "Plan", "Planner", "plan_of", "without_plan"]
+__all__ = ["DEFAULT", "PLAN", "Plan", "Planner", "plan_of"]
 
 PLAN = "relaxc.plan"
 """The annotation of the block that contracts: it stays there when kernels are fused."""
@@ -69,25 +66,3 @@ def plan_of(func: PrimFunc) -> Plan | None:
         if text is not None:
             return Plan.from_json(str(text))
     return None
-
-
-def without_plan(func: PrimFunc) -> PrimFunc:
-    """Return the PrimFunc without its plan: what it computes, however that is to be done."""
-
-    def bare(block: SBlock) -> SBlock:
-        if PLAN not in block.annotations:
-            return block
-        kept = {name: value for name, value in block.annotations.items() if name != PLAN}
-        return s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            block.body,
-            init=block.init,
-            alloc_buffers=block.alloc_buffers,
-            match_buffers=block.match_buffers,
-            annotations=kept,
-        )
-
-    return func if plan_of(func) is None else tvm_ffi.structural_map(func, (s_tir.SBlock, bare))

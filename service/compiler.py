@@ -241,7 +241,7 @@ def load_and_schedule(
         )
         if options.require_tuned is not None:
             require_records(request, coverage_of(request, imported.signature, optimized, scheduled))
-    return Front(imported, optimized, scheduled, records.digest, planner)
+    return Front(imported, optimized, scheduled, records.digest)
 
 
 def _weights_of(request: CompileRequest) -> frozenset[str]:

@@ -22,7 +22,6 @@ from relaxc.service.request import CompileRequest, TargetSpec
 from relaxc.service.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
-    from relaxc.service.lowering import RecordPlanner
     from relaxc.service.passes import Optimized
     from relaxc.service.runtime.peak import Peak
     from relaxc.service.tuning.tasks import FoundTasks
@@ -66,20 +65,11 @@ def find_tasks(request: CompileRequest, stage: Stages) -> FoundTasks:
     """Return what there is to tune in the model, whatever is on record."""
     untuned = replace(request.options, records=(), default_records=False, require_tuned=None)
     made = load_and_schedule(replace(request, options=untuned), stage, no_dump)
-    return tasks_in(made.optimized, made.scheduled.report, request.target, made.planner)
+    return tasks_in(made.optimized, made.scheduled.report, request.target)
 
 
-def tasks_in(
-    optimized: Optimized,
-    report: Sequence[Mapping[str, Any]],
-    spec: TargetSpec,
-    planner: RecordPlanner | None = None,
-) -> FoundTasks:
-    """Return the tasks of an optimized model, of which `report` is what `lowering.schedule` says without records.
-
-    `planner` is the one that planned it; without one the kernels' epilogues are in no key.
-    """
-    from relaxc.service.lowering.planner import plans_in
+def tasks_in(optimized: Optimized, report: Sequence[Mapping[str, Any]], spec: TargetSpec) -> FoundTasks:
+    """Return the tasks of an optimized model, of which `report` is what `lowering.schedule` says without records."""
     from relaxc.service.lowering.target import to_tvm
     from relaxc.service.passes.common.constants import size_bytes
     from relaxc.service.passes.common.weight_operands import weight_operands
@@ -95,7 +85,6 @@ def tasks_in(
         known_rules(spec.kind, ()),
         weight_operands=weight_operands(optimized.module),
         weight_bytes=sum(size_bytes(tensor) for tensor in optimized.weights.values()),
-        plans=plans_in(optimized.module, planner),
         unfused=optimized.unfused,
     )
 

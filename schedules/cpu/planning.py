@@ -74,16 +74,15 @@ class Defaults:
 
 
 def default(op: Operator, cpu: Cpu, *, small_weights: bool = False) -> Plan:
-    """Return the default plan of an operator; it does not depend on the epilogue, and does not name it.
+    """Return the default plan of an operator.
 
     It is that of the least estimate among the templates' defaults, but for a template that `decides` itself. With
     `small_weights` it is never one that `enlarges` them.
     """
-    bare = op.bare()
-    rules = [rule for rule in _computing(bare) if not (small_weights and rule.enlarges)]
-    found = [(rule, parameters) for rule in rules if (parameters := rule.default(bare, cpu)) is not None]
+    rules = [rule for rule in _computing(op) if not (small_weights and rule.enlarges)]
+    found = [(rule, parameters) for rule in rules if (parameters := rule.default(op, cpu)) is not None]
     decided = [each for each in found if each[0].decides]
-    plans = [planned(bare, rule.name, parameters, cpu) for rule, parameters in decided or found]
+    plans = [planned(op, rule.name, parameters, cpu) for rule, parameters in decided or found]
     return min(plans, key=lambda plan: plan.cycles)
 
 
@@ -111,7 +110,7 @@ def space(op: Operator, cpu: Cpu) -> list[Plan]:
     They are of every algorithm, and of each those layouts and points that the estimates put first.
     """
     found = [planned(op, rule.name, parameters, cpu) for rule in _computing(op) for parameters in rule.space(op, cpu)]
-    first = planned(op, (plan := default(op, cpu)).template, plan.parameters, cpu)
+    first = default(op, cpu)
     of_algorithm, of_layout = Counter([first.template]), Counter([layout_of(first)])
     chosen = [first]
     for plan in sorted(dict.fromkeys(found), key=lambda plan: (plan.cycles, plan.to_json())):

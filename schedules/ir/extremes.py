@@ -12,9 +12,10 @@ from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.dtypes import is_float
 from relaxc.schedules.ir.types import Buffer, Expr
 
-__all__ = ["OF_NUMBERS", "any_nan", "is_shift", "largest", "least"]
+__all__ = ["OF_NUMBERS", "SHIFTS", "any_nan", "is_shift", "largest", "least"]
 
-_SHIFTS = ("softmax_maxelem", "attention_top")
+SHIFTS = ("softmax_maxelem", "attention_top")
+"""In the names of buffers while a kernel is scheduled; until then blocks are annotated (`roles.SHIFT`)."""
 
 OF_NUMBERS: dict[type, Callable[[Expr, Expr], Expr]] = {
     tirx.Max: lambda a, b: tirx.Select(a > b, a, b),
@@ -37,7 +38,7 @@ largest: Any = te.comm_reducer(lambda a, b: tirx.max(a, b), least, name="max")
 
 def is_shift(buffer: Buffer) -> bool:
     """Return whether it has what a softmax subtracts before its exponentials, whose sum is NaN where one is."""
-    return any(name in buffer.name for name in _SHIFTS)
+    return any(name in buffer.name for name in SHIFTS)
 
 
 def any_nan(buffer: Buffer, lanes: int, vectors: int) -> Expr:

@@ -10,6 +10,7 @@ import typer
 from relaxc.service.cli.arrays import replacing
 from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
 from relaxc.service.cli.output import console, print_json, table
+from relaxc.service.cli.report import nodes
 from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def profile(
 
 
 def _show(report: ProfileReport) -> None:
-    shown = table("", "PrimFunc", *_NUMBERS, "bound by", "scheduled by", "parameters", numbers=_NUMBERS)
+    shown = table("", "PrimFunc", *_NUMBERS, "bound by", "scheduled by", "parameters", "nodes", numbers=_NUMBERS)
     for row in report.functions:
         shown.add_row(*_cells(row))
     console().print(shown)
@@ -83,7 +84,7 @@ def _cells(row: FunctionRow) -> list[str]:
     by = row.rule or "" if row.source in ("rule", None) else f"{row.rule} ({row.source})"
     parameters = " ".join(f"{name}={value}" for name, value in row.parameters.items())
     times = (str(row.calls), f"{row.time_ms:.3f}", f"{row.share:.1%}")
-    return [row.function, *times, *work, *rates, *limit, row.bound or "", by, parameters]
+    return [row.function, *times, *work, *rates, *limit, row.bound or "", by, parameters, nodes(row.nodes)]
 
 
 def _scaled(value: float | None, unit: float) -> str:

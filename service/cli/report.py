@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relaxc.service.cli.output import seconds, size, table
@@ -19,6 +19,7 @@ __all__ = [
     "fused",
     "heaviest",
     "left_out",
+    "nodes",
     "precisions",
     "prim_funcs",
     "rounded",
@@ -29,6 +30,9 @@ __all__ = [
     "untemplated",
     "verifications",
 ]
+
+_NODES = 3
+"""Names of nodes that a table shows of a kernel."""
 
 _MUCH = 0.2
 """The share of the estimated time above which a compile warns of kernels without a template."""
@@ -178,14 +182,21 @@ def precisions(manifest: Manifest) -> list[str]:
 
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
     """Print rows of a schedule report: what each PrimFunc computes, and which rule scheduled it."""
-    shown = table(title, "PrimFunc", "FLOPs", "bytes", "scheduled by", "parameters", numbers=("FLOPs", "bytes"))
+    numbers = ("FLOPs", "bytes")
+    shown = table(title, "PrimFunc", *numbers, "scheduled by", "parameters", "nodes", numbers=numbers)
     for row in rows:
         parameters = " ".join(f"{name}={value}" for name, value in row["parameters"].items())
         moved = size(row["bytes"]) if isinstance(row["bytes"], int) else row["bytes"]
         name = row.get("kernel", row["rule"])
         by = name if row["source"] == "rule" else f"{name} ({row['source']})"
-        shown.add_row(row["function"], count(row["flops"]), moved, by, parameters)
+        shown.add_row(row["function"], count(row["flops"]), moved, by, parameters, nodes(row.get("nodes", ())))
     return shown
+
+
+def nodes(names: Sequence[str]) -> str:
+    """Return the model's nodes that a kernel computes, the first of them: `Conv_3, Relu_4, and 6 more`."""
+    more = f", and {len(names) - _NODES} more" if len(names) > _NODES else ""
+    return ", ".join(names[:_NODES]) + more
 
 
 def heaviest(manifest: Manifest, limit: int) -> list[Mapping[str, Any]]:

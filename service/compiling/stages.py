@@ -14,7 +14,7 @@ from relaxc.service.process.timings import Timings
 
 if TYPE_CHECKING:
     from relaxc.service.frontend.model import ImportedModel
-    from relaxc.service.lowering import RecordPlanner, Scheduled
+    from relaxc.service.lowering import Scheduled
     from relaxc.service.passes import Optimized
 
 __all__ = ["STAGES", "Front", "Stages"]
@@ -56,7 +56,6 @@ class Front:
     optimized: Optimized
     scheduled: Scheduled
     records: str
-    planner: RecordPlanner | None = None
 
 
 def _first_line(error: BaseException) -> str:

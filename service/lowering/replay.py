@@ -23,6 +23,10 @@ class Records(Protocol):
         """Any number of them, of any rule and version."""
         ...
 
+    def of_operator(self, operator: str, dtype: str, target: RecordTarget) -> Sequence[Record]:
+        """Those for this operator, whatever is fused behind it."""
+        ...
+
 
 class Named(Protocol):
     """A rule as far as records name it."""

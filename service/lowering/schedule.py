@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from relaxc.service.dump import Dump, no_dump
 from relaxc.service.errors import CompileFailed, in_one_line
 from relaxc.service.lowering.apply import SCHEDULED, apply_rule, finish
-from relaxc.service.lowering.planner import RecordPlanner, record_behind, workload_of_operator
+from relaxc.service.lowering.planner import RecordPlanner, record_behind
 from relaxc.service.lowering.replay import Records, replay
 from relaxc.service.lowering.target import to_tvm
 from relaxc.service.records.record import Record, RecordTarget, Workload
@@ -27,9 +27,10 @@ __all__ = ["Scheduled", "points_of", "schedule"]
 class Scheduled:
     """A module whose every PrimFunc is scheduled, and for each of them a row of `report`.
 
-    A row: `function`; `kernel` (`triton: PLUGIN.FUNCTION`) where it is a plugin's; `workload` (a hash that equal
-    programs share), `dtype` and `shapes` as records have them; `rule` and its `version`;
-    `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled); `parameters`;
+    A row: `function`; `nodes`, those of the model that it computes; `kernel` (`triton: PLUGIN.FUNCTION`) where it is a
+    plugin's; `workload` (the digest of its `Kernel`), `operator` (that of what its plan is about, else the same),
+    `dtype` and `shapes` as records have them; `rule` and its `version`; `source` (`record`, `rule`, or `given` for a
+    PrimFunc that came scheduled); `parameters`;
     `record`, the one behind it (`digest`, `date`, `seconds`, `untuned_s`) or None; `passed_over`: [[record, reason], …]
     of records that were found and do not fit; `flops`, `bytes` and of them `written_bytes` (ints, or text in symbolic
     sizes); `declined`: [[rule, reason], …] of those asked before.
@@ -77,11 +78,12 @@ def schedule(
 
 def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
     """Return how many points the template `rule_name` has for `func`; 1 where there is nothing to tune."""
+    from relaxc.schedules.ir.describe import bare
     from relaxc.schedules.planned import space_of
     from relaxc.schedules.template import Declined
 
     rule = next((rule for rule in _rules(spec, 2) if rule.name == rule_name), None)
-    found = space_of(rule, func, to_tvm(spec)) if rule is not None else None
+    found = space_of(rule, bare(func), to_tvm(spec)) if rule is not None else None
     return 1 if found is None or isinstance(found, Declined) else found.size
 
 
@@ -121,37 +123,34 @@ class _Scheduler:
         """Return the scheduled PrimFunc and its row, those of an equal one where there was one."""
         import tvm_ffi
 
+        from relaxc.schedules.ir.describe import bare, kernel_of
         from relaxc.schedules.ir.instructions import instruction_of
         from relaxc.schedules.ir.work import work_of
         from relaxc.schedules.operators import BlockMatmul
+        from relaxc.schedules.plan import plan_of
         from relaxc.service.records.workload import describe
 
-        plan = self._plan(name, func)
-        workload = describe(func) if plan is None else workload_of_operator(plan.operator)
+        kernel, func, plan = kernel_of(func), bare(func), plan_of(func)
+        workload = describe(func, kernel)
         for seen, result, row in self._done.setdefault(workload.digest, []):
             if tvm_ffi.structural_equal(seen, func):
-                return result, row
+                return result, {**row, "nodes": list(kernel.nodes)}
         try:
             result, row = self._choose(workload, func, plan)
-            row = {"workload": workload.digest, "dtype": workload.dtype, "shapes": workload.shapes, **row}
+            row = {"workload": workload.digest, "operator": workload.operator, **row}
+            row |= {"dtype": workload.dtype, "shapes": workload.shapes}
             row |= {"instruction": instruction_of(result), **work_of(func).to_dict()}
             row |= {"flops": plan.operator.flops} if plan and isinstance(plan.operator, BlockMatmul) else {}
         except Exception as error:
             raise CompileFailed(f"PrimFunc {name} cannot be scheduled: {in_one_line(error)}", function=name) from error
         self._done[workload.digest].append((func, result, row))
-        return result, row
-
-    def _plan(self, name: str, func: Any) -> Plan | None:
-        """The plan that a PrimFunc carries, its operator with the epilogue."""
-        from relaxc.schedules.plan import plan_of
-
-        plan = plan_of(func)
-        return plan if plan is None or self._planner is None else self._planner.named(plan, name)
+        return result, {**row, "nodes": list(kernel.nodes)}
 
     def _choose(self, workload: Workload, func: Any, plan: Plan | None) -> tuple[Any, dict[str, Any]]:
         if func.attrs is not None and func.attrs.get(SCHEDULED):
             return func, _row("given")
         rules, named = _rules_for(func, self._rules)
+        settled = plan if plan is None or self._planner is None else self._planner.settled(plan, workload)
         records = self._records if plan is None else None  # who planned has asked already
         found = records.lookup(workload, self._record_target) if records is not None else ()
         replayed = replay(found, func, self._target, rules, cores=self._cores)
@@ -160,11 +159,12 @@ class _Scheduler:
             return won.func, {**row, **named, "record": _behind(replayed.record)}
         declined: list[list[str]] = []
         for rule in rules:
-            result = apply_rule(rule, func, self._target, None)
+            own = settled if settled is not None and rule.name == settled.template else None
+            chosen = own.parameters if own is not None and own is not plan else None
+            result = apply_rule(rule, func, self._target, chosen)
             if not isinstance(result, str):
                 row = _row("rule", rule, result.parameters, declined=declined, passed_over=replayed.passed_over)
-                row |= named
-                return result.func, row if plan is None or rule.name != plan.template else {**row, **self._origin(plan)}
+                return result.func, row | named | ({} if own is None else self._origin(own))
             declined.append([rule.name, result])
         raise ValueError(f"every rule declined: {'; '.join(': '.join(pair) for pair in declined)}")
 

@@ -17,8 +17,11 @@ from relaxc.schedules.cuda.gemm.compute import takes_bytes
 from relaxc.schedules.hardware import Cpu, cpu_of
 from relaxc.schedules.plan import Planner
 from relaxc.service.errors import RelaxcError
+from relaxc.service.passes.common.origins import Follower
 from relaxc.service.passes.fuse.annotate_pads import AnnotatePads
 from relaxc.service.passes.fuse.define_sizes_first import DefineSizesFirst
+from relaxc.service.passes.fuse.fuse_kernels import FuseKernels
+from relaxc.service.passes.fuse.group_kernels import GroupKernels
 from relaxc.service.passes.fuse.keep_unfused import KeepUnfused
 from relaxc.service.passes.fuse.record_fusions import RecordFusions
 from relaxc.service.passes.fuse.sizes_as_shape import SizesAsShape
@@ -29,6 +32,7 @@ from relaxc.service.passes.layout.channels_last import ChannelsLast
 from relaxc.service.passes.layout.choose_layout import ChooseLayout
 from relaxc.service.passes.layout.hoist_quantization import HoistQuantization
 from relaxc.service.passes.layout.images_last import ImagesLast
+from relaxc.service.passes.layout.keep_roles import KeepRoles
 from relaxc.service.passes.layout.one_row_products import OneRowProducts
 from relaxc.service.passes.layout.pack_block_weights import PackBlockWeights, takes
 from relaxc.service.passes.layout.pack_matmul import PackMatmul
@@ -102,6 +106,8 @@ class Job:
     """The digests of those that the model's file has."""
     plugins: tuple[Plugin, ...] = ()
     report: OptimizeReport = field(default_factory=OptimizeReport)
+    nodes: Follower = field(default_factory=Follower)
+    """The model's nodes, through all passes."""
     weights: dict[str, Any] = field(default_factory=dict)
     planner: Planner | None = None
     """Whom the layout passes ask how to compute the heavy operators; None for the defaults of the hardware row."""
@@ -277,6 +283,7 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         MergeEqualCalls(),
         PackBlockWeights(cpu, job.planner),
         PackMatmul(cpu, job.planner),
+        KeepRoles(),
     ]
 
 
@@ -330,6 +337,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         *([StoreSumsLow(narrow.dtype)] if narrow else []),
         *([ReadLow()] if job.low_dtypes else []),
         *([BytesByColumns()] if arch == _HOPPER else []),
+        KeepRoles(),
     ]
 
 
@@ -351,12 +359,12 @@ def _fuse(job: Job) -> list[Any]:
     return [
         relax.transform.AnnotateTIROpPattern(),
         AnnotatePads(),
-        relax.transform.FuseOps(),
+        GroupKernels(),
         DefineSizesFirst(),
         RecordFusions(job.report),
         SizesAsShape(),
         KeepUnfused(job.unfused),
-        relax.transform.FuseTIR(),
+        FuseKernels(),
         relax.transform.DeadCodeElimination(),
     ]
 

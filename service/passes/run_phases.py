@@ -18,6 +18,7 @@ from relaxc.service.errors import CompileFailed, PluginError
 from relaxc.service.passes.check import Boundary, check
 from relaxc.service.passes.common.constants import size_bytes
 from relaxc.service.passes.common.kernel_graph import kernel_graph
+from relaxc.service.passes.common.origins import with_nodes
 from relaxc.service.passes.common.rewrite import op_name
 from relaxc.service.passes.common.size_order import sizes_in_order
 from relaxc.service.passes.phase import Phase
@@ -94,6 +95,7 @@ def optimize(
     if progress:
         progress(len(todo), len(todo))
     _summarize(module, job)
+    module = with_nodes(module)
     return Optimized(module, job.weights, report, job.unfused[-1] if job.unfused else None)
 
 
@@ -131,7 +133,7 @@ def _sequence(passes: list[Any], module: IRModule, target: Target, phase: str, j
     with target, sizes_in_order(), tvm.transform.PassContext(opt_level=3, instruments=instruments):
         for each in passes:
             try:
-                module = each(module)
+                module = job.nodes.follow(module, each(module))
             except Exception as error:
                 if job.raised:
                     raise job.raised[0] from error

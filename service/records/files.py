@@ -26,7 +26,7 @@ import filelock
 
 from relaxc.service.errors import InvalidRecords, StoreUnwritable
 from relaxc.service.input_files import is_special
-from relaxc.service.records.record import Record, RecordSet, RecordTarget
+from relaxc.service.records.record import MAY_LACK, Record, RecordSet, RecordTarget
 
 __all__ = ["SUFFIX", "append", "parse", "read", "record_of", "remove", "torn_copy"]
 
@@ -37,12 +37,11 @@ _MAX_BYTES = 256 << 20
 _MAX_KEPT_BYTES = 4 << 20
 _MAX_KEPT_FILE = 512 << 10
 _FIELDS = {
-    **dict.fromkeys(("workload", "rule", "dtype", "shapes", "host", "date", "tvm", "relaxc", "trace"), str),
+    **dict.fromkeys(("workload", "rule", "dtype", "shapes", "host", "date", "tvm", "relaxc", *MAY_LACK), str),
     **dict.fromkeys(("version", "flops", "bytes", "threads", "trials", "seed"), int),
     **dict.fromkeys(("seconds", "untuned_s", "roofline"), float),
     **dict.fromkeys(("target", "parameters"), dict),
 }
-_MAY_LACK = {"trace"}
 _MAY_BE_NULL = {"untuned_s", "roofline"}
 
 
@@ -101,7 +100,7 @@ def record_of(data: Any) -> Record:
         raise ValueError("a record is a JSON object")
     if unknown := sorted(data.keys() - _FIELDS.keys()):
         raise ValueError(f"unknown fields {', '.join(unknown)}: a newer relaxc wrote it")
-    if lacking := sorted(_FIELDS.keys() - data.keys() - _MAY_LACK):
+    if lacking := sorted(_FIELDS.keys() - data.keys() - MAY_LACK):
         raise ValueError(f"it lacks {', '.join(lacking)}")
     values = {name: _typed(name, value) for name, value in data.items()}
     if any(type(value) is not int for value in values["parameters"].values()):

@@ -13,11 +13,14 @@ from typing import Any
 from relaxc.service import machine
 from relaxc.service.request import TargetSpec, canonical_json
 
-__all__ = ["Record", "RecordKey", "RecordSet", "RecordTarget", "Workload"]
+__all__ = ["MAY_LACK", "Record", "RecordKey", "RecordSet", "RecordTarget", "Workload"]
 
 _HASH = re.compile(r"[0-9a-f]{16}")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+MAY_LACK = frozenset({"trace", "operator"})
+"""Fields that are not written where they are empty."""
+
 _MAX_TEXT = 4096
 _MAX_TRACE = 64 << 10
 
@@ -27,11 +30,16 @@ _VECTORS = (("avx512f", "avx512", 512), ("avx2", "avx2", 256), ("avx", "avx", 25
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A PrimFunc as records know it: its hash, and the dtypes and shapes of its buffers."""
+    """A kernel as records know it: the digest of its canonical form, its dtypes and shapes for people.
+
+    `operator` is the digest of what a plan is about, the kernel without what is fused behind it; of one that has no
+    plan it is `digest` again.
+    """
 
     digest: str
     dtype: str
     shapes: str
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -88,6 +96,8 @@ class Record:
     `trace` holds the schedule as JSON. `seconds` is the median time of one call, `untuned_s` that of the default
     parameters in the same comparison, `roofline` the share of the machine's limit that was reached. `threads`,
     `trials`, `seed`, `host` (model name), `date`, `tvm` and `relaxc` (versions) say how it was found.
+    `operator` is that of the workload, by which plans find it; empty in what an older relaxc wrote, which named kernels
+    otherwise: no compile finds that one.
     Raises ValueError for values that a record cannot have.
     """
 
@@ -111,11 +121,13 @@ class Record:
     tvm: str
     relaxc: str
     trace: str = ""
+    operator: str = ""
 
     def __post_init__(self) -> None:
         texts = (self.dtype, self.shapes, self.host, self.tvm, self.relaxc)
         wrong = {
             "workload": not _HASH.fullmatch(self.workload),
+            "operator": bool(self.operator) and not _HASH.fullmatch(self.operator),
             "rule": not _WORD.fullmatch(self.rule),
             "counts": min(self.version, self.flops, self.bytes, self.threads, self.trials, self.seed) < 0,
             "seconds": not (isfinite(self.seconds) and self.seconds > 0),
@@ -148,8 +160,8 @@ class Record:
         return None if self.untuned_s is None else self.untuned_s / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON values, without an empty trace."""
-        data = {name: getattr(self, name) for name in self.__slots__ if name != "trace" or self.trace}
+        """Return the record as JSON values, without an empty trace or operator."""
+        data = {name: getattr(self, name) for name in self.__slots__ if name not in MAY_LACK or getattr(self, name)}
         return {**data, "target": self.target.to_dict(), "parameters": dict(self.parameters)}
 
     def to_json(self) -> str:
@@ -200,6 +212,11 @@ class RecordSet:
         fitting = [r for r in found if (r.dtype, r.shapes) == (workload.dtype, workload.shapes)]
         return tuple(sorted(fitting, key=lambda record: (record.seconds, record.to_json())))
 
+    def of_operator(self, operator: str, dtype: str, target: RecordTarget) -> tuple[Record, ...]:
+        """Return the records for this operator on this target, whatever is fused behind it, the fastest first."""
+        found = [r for r in self._by_operator.get((operator, target), ()) if r.dtype == dtype]
+        return tuple(sorted(found, key=lambda record: (record.seconds, record.to_json())))
+
     def for_target(self, target: RecordTarget) -> RecordSet:
         """Return the records for this target."""
         return RecordSet(record for record in self if record.target == target)
@@ -211,9 +228,16 @@ class RecordSet:
 
     @cached_property
     def _by_workload(self) -> dict[tuple[str, RecordTarget], list[Record]]:
+        return self._indexed("workload")
+
+    @cached_property
+    def _by_operator(self) -> dict[tuple[str, RecordTarget], list[Record]]:
+        return self._indexed("operator")
+
+    def _indexed(self, name: str) -> dict[tuple[str, RecordTarget], list[Record]]:
         found: dict[tuple[str, RecordTarget], list[Record]] = {}
         for record in self:
-            found.setdefault((record.workload, record.target), []).append(record)
+            found.setdefault((getattr(record, name), record.target), []).append(record)
         return found
 
     @cached_property

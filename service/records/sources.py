@@ -28,6 +28,10 @@ class RecordsInForce:
         """Return the records for this workload, the ones to prefer first."""
         return tuple(record for layer in self.layers for record in layer.lookup(workload, target))
 
+    def of_operator(self, operator: str, dtype: str, target: RecordTarget) -> tuple[Record, ...]:
+        """Return the records for this operator, the ones to prefer first."""
+        return tuple(record for layer in self.layers for record in layer.of_operator(operator, dtype, target))
+
     @property
     def digest(self) -> str:
         """The SHA-256 of all that they say: equal records have equal digests, wherever they were read from."""

@@ -25,7 +25,8 @@ def current_versions() -> Versions:
 
 
 def stale(records: RecordSet, versions: Versions) -> list[tuple[Record, str]]:
-    """Return records of rules that are gone or have a later version, and those that a faster one of another rule hides.
+    """Return records of rules that are gone or have a later version, those whose kernel an older relaxc
+    named otherwise, and those that a faster one of another rule hides.
 
     A record of a later version than ours was made by a newer relaxc, and is left alone.
     """
@@ -36,6 +37,8 @@ def stale(records: RecordSet, versions: Versions) -> list[tuple[Record, str]]:
             found.append((record, f"there is no rule {record.rule}"))
         elif record.version < current:
             found.append((record, f"{record.rule} has version {current} now, the record is for {record.version}"))
+        elif not record.operator:
+            found.append((record, "an older relaxc named its kernel otherwise: tune again"))
         elif (winner := _winner(record, records, versions)) is not record:
             found.append((record, f"{winner.rule} is faster: record {winner.digest}"))
     return found

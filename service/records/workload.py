@@ -1,52 +1,33 @@
-"""Which PrimFunc a tuning record is about: a hash of everything that its kernel depends on, its dtypes and shapes."""
+"""What a tuning record is about: the digest of a kernel, its dtypes and shapes."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relaxc.service.records.record import Workload
 
-__all__ = ["describe", "workload_of"]
+if TYPE_CHECKING:
+    from relaxc.schedules.ir.kernel import Kernel
 
-_NOT_OF_THE_KERNEL = ("global_symbol", "op_pattern")
-"""Attributes that say what a function is called and whether it may be fused, and nothing of what it computes."""
-
-
-def workload_of(func: Any) -> str:
-    """Return 16 hex digits that two PrimFuncs share when one schedule serves both, in any process and any model.
-
-    The names of the function, its buffers, loops and symbolic sizes do not count. Its blocks' names do: templates know
-    their block by its name, which TVM's structural hash leaves out.
-    """
-    import tvm_ffi
-
-    from relaxc.schedules.ir.blocks import block_realizes
-
-    for name in _NOT_OF_THE_KERNEL:
-        if func.attrs is not None and name in func.attrs:
-            func = func.without_attr(name)
-    structure = tvm_ffi.structural_hash(func) & (2**64 - 1)
-    blocks = [realize.block.name_hint for realize in block_realizes(func)]
-    return hashlib.sha256(f"{structure:016x} {' '.join(blocks)}".encode()).hexdigest()[:16]
+__all__ = ["describe"]
 
 
-def describe(func: Any) -> Workload:
-    """Return the workload of a PrimFunc with its dtypes and shapes, which tell two apart whose hashes collide.
+def describe(func: Any, kernel: Kernel | None = None) -> Workload:
+    """Return the workload of a PrimFunc, of whose `kernel` it is the default: what it says of itself.
 
-    Of one with a plan it is the operator, however that is computed.
+    Its shapes are for people: those of the operator and what is behind it, or of the buffers.
     """
     from tvm import tirx
 
-    from relaxc.schedules.plan import plan_of
+    from relaxc.schedules.ir.describe import kernel_of
 
-    plan = plan_of(func)
-    if plan is not None:
-        return Workload(plan.operator.digest, plan.operator.dtype, plan.operator.shapes)
+    kernel = kernel or kernel_of(func)
+    if (operator := kernel.operator) is not None:
+        return Workload(kernel.digest, operator.dtype, f"{operator.shapes}{kernel.behind}", operator.digest)
     buffers = [param for param in func.params if tirx.is_buffer_var(param)]
     dtypes = dict.fromkeys(str(buffer.dtype) for buffer in buffers)
-    return Workload(workload_of(func), "+".join(dtypes), _shapes(buffers))
+    return Workload(kernel.digest, "+".join(dtypes), _shapes(buffers), kernel.digest)
 
 
 def _shapes(buffers: list[Any]) -> str:

@@ -85,13 +85,11 @@ def other_operands(inputs: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
 
 def _operand(rng: np.random.Generator, value: Array, shapes: Sequence[tuple[int, ...]]) -> Array:
     count = value.size
+    if value.dtype.kind == "f":
+        return np.asarray(rng.choice([1.0, 2.0, 0.5], count).reshape(value.shape), value.dtype)
     if value.dtype.kind not in "iu":
-        return (
-            value
-            if value.dtype.kind != "f"
-            else np.asarray(rng.choice([1.0, 2.0, 0.5], count).reshape(value.shape), value.dtype)
-        )
-    shape = shapes[rng.integers(len(shapes))] if shapes else ()
+        return value
+    shape = shapes[int(rng.integers(len(shapes)))] if shapes else ()
     kinds: list[Callable[[], Any]] = [
         lambda: np.ones(count),
         lambda: np.zeros(count),

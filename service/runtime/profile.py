@@ -46,6 +46,8 @@ class FunctionRow:
     source: str | None
     parameters: Mapping[str, int] = field(default_factory=dict)
     instruction: str | None = None
+    nodes: tuple[str, ...] = ()
+    """Those of the model that it computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def _row(
         scheduled.get("source"),
         scheduled.get("parameters") or {},
         scheduled.get("instruction"),
+        tuple(scheduled.get("nodes", ())),
     )
 
 

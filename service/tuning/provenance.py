@@ -50,6 +50,7 @@ class Provenance:
             shapes=task.shapes,
             parameters=dict(how.parameters),
             trace=how.trace,
+            operator=task.operator_digest,
             seconds=float(f"{verdict.seconds:.6g}"),
             untuned_s=float(f"{verdict.untuned_s:.6g}"),
             roofline=round(limit_s / verdict.seconds, 4) if limit_s else None,

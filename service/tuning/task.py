@@ -44,8 +44,9 @@ class Task:
     `func_json` is `tvm.ir.save_json` of the PrimFunc before it is scheduled. `rule` of `version` takes it;
     `default` are the parameters it has without tuning, `space` what each of them may be. `flops` and `bytes` are of
     one call, `weight` is how many calls of it the model makes. `shapes` is one line of buffer shapes, for the near fit
-    and for people; `sizes` gives symbolic dims, by name, the sizes to measure with. The parameters at the positions
-    `weight_operands` are weights in every call, of `weight_bytes` that the model has in all.
+    and for people; `operator_digest` is that by which plans find its records; `sizes` gives symbolic dims, by name, the
+    sizes to measure with. The parameters at the positions `weight_operands` are weights in every call, of
+    `weight_bytes` that the model has in all.
 
     Where no template has a choice, `rule` is MetaSchedule's generic space, and a point has one value, `candidate`: 0 is
     `untuned`, and N the Nth of `traces`, which `generic.seeded` draws.
@@ -74,6 +75,7 @@ class Task:
     untuned: How | None = None
     traces: tuple[str, ...] = ()
     operator: Mapping[str, Any] = field(default_factory=dict)
+    operator_digest: str = ""
     group_json: str = ""
     templates: tuple[Named, ...] = ()
     points: tuple[Mapping[str, int], ...] = ()

@@ -60,7 +60,6 @@ def tasks_of(
     *,
     weight_operands: Mapping[str, tuple[int, ...]],
     weight_bytes: int,
-    plans: Mapping[str, Plan] | None = None,
     unfused: Any = None,
 ) -> FoundTasks:
     """Return the tasks of an optimized module.
@@ -71,10 +70,12 @@ def tasks_of(
 
     `report` has the rows of `lowering.schedule` without records: the rule that takes each PrimFunc, and its default
     parameters. `calls` are the calls of each PrimFunc in a run; one inside a loop or branch counts once.
-    `plans` are those of PrimFuncs by name, their operators with epilogues; with `unfused`, the module before its groups
-    were fused, all plans of their operators are searched.
+    With `unfused`, the module before its groups were fused, all plans of their operators are searched.
     `weight_operands` are the positions of each PrimFunc's parameters that are weights, of `weight_bytes` in all.
     """
+    from relaxc.schedules.ir.describe import bare
+    from relaxc.schedules.plan import plan_of
+
     found: dict[tuple[str, str, str], Task] = {}
     untunable: list[Untunable] = []
     written: dict[str, int] = {}
@@ -85,14 +86,14 @@ def tasks_of(
         if key in found:
             found[key] = _merged(found[key], weight, weight_operands.get(name, ()))
             continue
-        made = _task(module[name], row, weight, spec, target, rules, shares.get(name, 0.0))
+        made = _task(bare(module[name]), row, weight, spec, target, rules, shares.get(name, 0.0))
         if isinstance(made, str):
             untunable.append(Untunable(name, row["rule"], made))
         elif key is not None:
             operands = weight_operands.get(name, ())
             made = replace(made, weight_operands=operands, weight_bytes=weight_bytes)
-            plan = (plans or {}).get(name)
-            found[key] = made if plan is None or unfused is None else _planned(made, plan, unfused, target)
+            plan = None if unfused is None else plan_of(module[name])
+            found[key] = made if plan is None else _planned(made, plan, unfused, target)
             written[made.workload] = row["written_bytes"]
     sizes = {
         task.workload: Sizes(written[task.workload], _operand_bytes(module[task.name], task.weight_operands))
@@ -200,6 +201,7 @@ def _task(
         bytes=float(row["bytes"]),
         weight=weight,
         shapes=row["shapes"],
+        operator_digest=row["operator"],
     )
     return generic(task, untuned) if fixed else _widened(task, others, rules)
 

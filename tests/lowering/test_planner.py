@@ -10,7 +10,7 @@ import pytest
 from relaxc.schedules.cpu import planning
 from relaxc.schedules.hardware import cpu_of
 from relaxc.schedules.operators import Attention, Conv2d, Depthwise2d, Operator, Pool2d, operator_from
-from relaxc.service.lowering.planner import RecordPlanner, workload_of_operator
+from relaxc.service.lowering.planner import RecordPlanner
 from relaxc.service.lowering.target import resolve, to_tvm
 from relaxc.service.records.files import read
 from relaxc.service.records.record import RecordSet, RecordTarget
@@ -59,11 +59,9 @@ SHIPPED_OPERATORS: dict[str, Operator] = {
 
 def planner(operator: Operator, template: str, version: int, parameters: Any) -> RecordPlanner:
     """One that knows a record of this template with these parameters."""
-    workload = workload_of_operator(operator)
     made = record(
-        workload=workload.digest,
-        dtype=workload.dtype,
-        shapes=workload.shapes,
+        operator=operator.digest,
+        dtype=operator.dtype,
         target=RecordTarget.of(SPEC),
         threads=SPEC.cores,
         rule=template,

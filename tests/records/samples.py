@@ -16,6 +16,7 @@ def record(**fields: Any) -> Record:
     """A record of a GEMM, with these fields instead of its own."""
     usual: dict[str, Any] = {
         "workload": "0123456789abcdef",
+        "operator": "fedcba9876543210",
         "target": TARGET,
         "rule": "cpu.matmul",
         "version": 1,
@@ -40,5 +41,5 @@ def record(**fields: Any) -> Record:
 
 def record_of_row(row: dict[str, Any], spec: TargetSpec, **fields: Any) -> Record:
     """A record for the PrimFunc of a schedule report's row: what tuning would have written of these parameters."""
-    same = {name: row[name] for name in ("workload", "rule", "version", "dtype", "shapes", "parameters")}
+    same = {name: row[name] for name in ("workload", "operator", "rule", "version", "dtype", "shapes", "parameters")}
     return record(**{**same, "target": RecordTarget.of(spec), "threads": spec.cores, **fields})

@@ -36,6 +36,11 @@ def test_rules_that_are_gone_and_older_versions_go() -> None:
     }
 
 
+def test_records_that_name_their_kernels_as_an_older_relaxc_did_go() -> None:
+    [(_, reason)] = stale(RecordSet([record(version=2, operator="")]), VERSIONS)
+    assert reason == "an older relaxc named its kernel otherwise: tune again"
+
+
 def test_a_record_that_a_faster_rule_hides_goes() -> None:
     slower = record(rule="cpu.rows", seconds=9.0)
     [(found, reason)] = stale(RecordSet([MATMUL, slower]), VERSIONS)

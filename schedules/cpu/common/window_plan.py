@@ -39,12 +39,6 @@ _MOST_STRIPS = 16
 _MANY = 128
 """Columns that stand for an unknown number."""
 
-_FUNCTIONS = {
-    *("erf", "exp", "log", "rsqrt", "sigmoid", "sqrt", "tanh", "gelu", "gelu_tanh", "silu", "softplus"),
-    *("divide.1", "divide.n", "power.1", "power.n"),
-}
-"""Operators of an epilogue that call functions or divide."""
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -116,14 +110,12 @@ def _most(window: Window, cpu: Cpu) -> int:
 
 
 def points(window: Window, cpu: Cpu) -> Iterator[dict[str, int]]:
-    """Return every point that is worth a trial: of tiles of equal number the smallest, each with both epilogues."""
+    """Return every point that is worth a trial: of tiles of equal number the smallest, each with every epilogue."""
     first = default(window, cpu)
     useful = {-(-(window.columns or _MANY) // size): size for size in range(_most(window, cpu), 0, -1)}
-    calls = window.op.epilogue and not _FUNCTIONS.isdisjoint(window.op.epilogue)
-    divides = isinstance(window.op, Pool2d) and window.op.reduce == "avg"
     for columns in sorted({*useful.values(), first["columns"]}):
         for strips in sorted({*divisors(window.height or 1, _MOST_STRIPS), first["strips"]}):
-            for staged in (AS_NEEDED, UNSTAGED if calls or divides else STAGED):
+            for staged in (AS_NEEDED, UNSTAGED, STAGED):
                 yield {**first, "columns": columns, "strips": strips, "staged": staged}
 
 

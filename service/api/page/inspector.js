@@ -20,6 +20,7 @@ function kernel(row, reads) {
   const mono = (text) => text && el("code", {}, text);
   return el("div", {}, el("h3", {}, row.computes),
     facts([
+      ["Nodes", mono((row.nodes || []).join(", "))],
       ["PrimFunc", mono(row.function)],
       ["Reads", reads],
       ["FLOPs", count(row.flops)],

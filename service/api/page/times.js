@@ -57,7 +57,8 @@ function dot(family) {
 
 function kernelCell(row) {
   const name = el("span", { class: "kernel-name" }, row.computes);
-  return [dot(row.family), name, el("small", { class: "mono" }, row.function)];
+  const nodes = (row.nodes || []).slice(0, 3).join(", ");
+  return [dot(row.family), name, el("small", { class: "mono", title: nodes || row.function }, nodes || row.function)];
 }
 
 /** A bar that is `share` of its room: its width is set through the CSSOM, for the policy forbids styles in markup. */

@@ -10,6 +10,7 @@ from typing import Any
 
 from relaxc.service.errors import CompileFailed, InvalidOption, ModelError, ModelMalformed
 from relaxc.service.frontend.model import NODES_NAMED, Unsupported
+from relaxc.service.frontend.nodes import Nodes
 from relaxc.service.frontend.onnx import control as onnx_control
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
@@ -60,7 +61,8 @@ def build(
             specs = [spec_of(name, output, scope) for name, output in zip(graph.outputs, outputs, strict=True)]
             result = builder.emit_output(relax.Tuple(outputs))
         builder.emit_func_output(result)
-    return builder.get(), specs
+    assert walk.nodes is not None
+    return walk.nodes.noted(builder.get()), specs
 
 
 @contextlib.contextmanager
@@ -81,6 +83,8 @@ class Walk:
         self.values: dict[str, Any] = {}
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.constants: dict[int, tuple[Known, Any]] = {}
+        self.nodes: Nodes | None = Nodes()
+        """Whose each variable is; None inside of an operator that is expanded, whose nodes are not the model's."""
         self.may_be_left = False
         """Whether this is a branch that runs with every call, and whose results a call may leave."""
 
@@ -141,7 +145,8 @@ class Walk:
                 results = self._results(proto, inputs)
             for name, value in zip(proto.output, results, strict=False):
                 if name:
-                    self.values[name] = value
+                    nodes, whose = self.nodes, proto.name or proto.output[0]
+                    self.values[name] = value if nodes is None else nodes.given(self.builder, value, whose)
 
     def _results(self, proto: Any, inputs: list[Value | None]) -> list[Any]:
         node = self._node(proto, inputs)
@@ -211,6 +216,7 @@ class Walk:
         inner = self.child({}, body.opsets)
         for index, name in enumerate(body.inputs):
             inner.values[name] = node.inputs[index] if index < len(node.inputs) else None
+        inner.nodes = None
         inner.run(body.nodes)
         inner.hand_over()
         return [inner.values.get(name) for name in body.outputs[: len(proto.output)]]
@@ -220,7 +226,7 @@ class Walk:
         graph = self.graph if opsets is None else replace(self.graph, opsets=self.graph.opsets | opsets)
         inner = Walk(graph, self.builder, self.scope)
         inner.values = dict(values)
-        inner.constants, inner.may_be_left = self.constants, self.may_be_left
+        inner.constants, inner.may_be_left, inner.nodes = self.constants, self.may_be_left, self.nodes
         return inner
 
     def hand_over(self) -> None:

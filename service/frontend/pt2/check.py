@@ -26,6 +26,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,1023}")
 # Pasted between double quotes into `getattr(x, "…")`, so anything but quotes, escapes and control characters.
 _WEIGHT = re.compile(r"""[^\x00-\x1f\x7f"'\\{}]{1,1024}""")
 _SYMBOL = re.compile(r"[a-z]{1,4}[0-9]{1,5}")
+_STACK = re.compile(r"[\w.@]*,[\w.@]*,[\w.@]*(;[\w.@]*,[\w.@]*,[\w.@]*)*", re.ASCII)
+_MAX_STACK = 8192
 _RANGE = re.compile(r"[a-z0-9 _+*/()\-]{1,200}")
 
 _EXPRESSION_CHARS = 4096
@@ -222,7 +224,7 @@ class _Walk:
             raise ModelTooLarge(
                 f"the graph has more than {self.limit} nodes (RELAXC_MAX_GRAPH_NODES)", limit=self.limit
             )
-        node.metadata = {}
+        node.metadata = _modules(node.metadata)
         if node.name:
             _check_name(node.name)
 
@@ -253,3 +255,10 @@ def _refuse_gradient(value: Any) -> None:
 
 def _refuse_token(value: Any) -> None:
     raise UnsupportedModel("the program has side effects that it orders by tokens")
+
+
+def _modules(metadata: Any) -> dict[str, str]:
+    """The path of a node's modules, by which people know it; nothing where it is not written as torch writes it."""
+    stack = metadata.get("nn_module_stack") if isinstance(metadata, dict) else None
+    is_path = isinstance(stack, str) and len(stack) <= _MAX_STACK and _STACK.fullmatch(stack) is not None
+    return {"nn_module_stack": str(stack)} if is_path else {}

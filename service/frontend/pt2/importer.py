@@ -13,6 +13,7 @@ from typing import Any
 from tvm import IRModule, relax, runtime, tirx
 
 from relaxc.service.errors import CompileFailed, ModelMalformed, UnsupportedModel
+from relaxc.service.frontend.nodes import Nodes
 from relaxc.service.frontend.pt2.emit import Emitter, is_prim, torch_dtype
 from relaxc.service.frontend.pt2.graph import SKIPPED, is_size, op_name
 from relaxc.service.frontend.pt2.ops import CONVERTERS
@@ -46,6 +47,7 @@ class _Importer:
         self.em = Emitter(self.bb, symbols)
         self.values: dict[Any, Any] = {}
         self.state = state_of(program)
+        self.nodes = Nodes()
 
     def run(self) -> Any:
         params = [*self._parameters(), *self._state()]
@@ -57,7 +59,7 @@ class _Importer:
                 self._constants()
                 for node in self.program.graph.nodes:
                     if node.op == "call_function":
-                        self.values[node] = self._convert(node)
+                        self.values[node] = self._given(node, self._convert(node))
                     elif node.op in ("get_attr", "call_module", "call_method"):
                         raise UnsupportedModel(f"the program calls a nested graph at {node}", node=str(node))
                 results = self._results()
@@ -65,7 +67,7 @@ class _Importer:
                     results.append(excess)
                 result = self.bb.emit_output(relax.Tuple([*results, *self._next_state()]))
             self.bb.emit_func_output(result)
-        return self._finished(self.bb.get(), excess)
+        return self.nodes.noted(self._finished(self.bb.get(), excess))
 
     def _finished(self, module: Any, excess: Any) -> Any:
         if not self.state:
@@ -76,6 +78,11 @@ class _Importer:
             main = self.em.guard.finish(main, excess)
         module = IRModule({module.get_global_var("main"): main.with_attr(STATE, len(self.state))})
         return relax.transform.Normalize()(module)
+
+    def _given(self, node: Any, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._given(node, part) for part in value)
+        return self.nodes.given(self.bb, value, _path(node))
 
     # Inputs and weights
 
@@ -266,6 +273,13 @@ class _Importer:
                 name=leaf.name,
             )
         return self._emitted(value)
+
+
+def _path(node: Any) -> str:
+    """What people know a node by: `layer1.0.conv1/conv2d_3`, its module's path and its own name."""
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(modules[-1][0]) if modules else ""
+    return f"{path}/{node}" if path else str(node)
 
 
 def _bound(node: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from relaxc.service.passes.common.rewrite import Scope, rewrite_calls
 
 __all__ = ["BlockWeights", "block_weights", "dequantize_blocks", "emit_block_weights"]
 
-_NAME = "dequantize_blocks"
+_NAME, _MARK = "dequantize_blocks", "relaxc.block_weights"
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ def emit_block_weights(weights: BlockWeights, scope: Scope) -> relax.Var:
         return te.compute((weights.depth, weights.columns), element, name=_NAME)
 
     parts = (constant(part) for part in (weights.codes, weights.scales, weights.zeros))
-    return scope.emit_te(dequantize, *parts, name=_NAME, attrs={})
+    return scope.emit_te(dequantize, *parts, name=_NAME, attrs={_MARK: True})
 
 
 def block_weights(expr: relax.Expr, scope: Scope) -> BlockWeights | None:
     """Return the weights that `expr` stands for, if `emit_block_weights` bound it."""
     call = scope.call(expr, "relax.call_tir")
-    if call is None or not str(call.args[0].name_hint).startswith(_NAME):
+    if call is None or not scope.has_attribute(call, _MARK):
         return None
     parts = call.args[1].fields
     if len(parts) != 3 or not all(is_tensor_constant(part) for part in parts):

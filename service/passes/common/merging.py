@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator
 
-from relaxc.service.passes.common.epilogue import Readers
+from relaxc.service.passes.common.origins import emit_as
+from relaxc.service.passes.common.readers import Readers
 from relaxc.service.passes.common.rewrite import op_name
 
 __all__ = ["Member", "Merging", "is_free"]
@@ -75,7 +76,7 @@ class Merging(PyExprMutator, ABC, Generic[M]):  # type: ignore[misc]  # tvm ship
         part = relax.op.strided_slice(
             whole, [whole.ty.ndim - 1], [begin], [begin + group[at].columns], [1], assume_inbound=True
         )
-        found = self.builder_.emit(part)
+        found = emit_as(self.builder_, part, binding.var)
         if str(found.ty.dtype) != str(binding.var.ty.dtype):
-            found = self.builder_.emit(relax.op.astype(found, str(binding.var.ty.dtype)))
+            found = emit_as(self.builder_, relax.op.astype(found, str(binding.var.ty.dtype)), binding.var)
         self.set_var_remap(binding.var, found)

@@ -14,7 +14,7 @@ from tvm.sym import Analyzer
 
 from relaxc.schedules.strict import made_up_for
 from relaxc.service.passes.common.constants import Array, array_of, is_tensor_constant
-from relaxc.service.passes.common.epilogue import Readers
+from relaxc.service.passes.common.readers import Readers
 
 __all__ = [
     "Rule",
@@ -66,6 +66,11 @@ class Scope:
         """Return the call to one of the operators `names` that `expr` stands for, if it is one."""
         value = self.value(expr)
         return value if op_name(value) in names else None
+
+    def has_attribute(self, call: relax.Call, name: str) -> bool:
+        """Return whether the PrimFunc that is called has the attribute."""
+        attributes = self._walker.builder_.get()[call.args[0]].attrs
+        return attributes is not None and name in attributes
 
     def constant(self, expr: relax.Expr) -> Array | None:
         """Return the value of a tensor constant, if `expr` stands for one."""

@@ -71,9 +71,7 @@ def _depthwise(images: BlockedImages, op: Conv2d, weight: Any, data: relax.Expr)
     operands, weight = (op.operands[0], op.accumulate), weight.astype(op.accumulate)
     if before is not None:
         source, operands = before, (str(before.ty.dtype), operands[1])
-    depthwise = Depthwise2d(
-        channels=images.filled(op.channels), epilogue=op.epilogue, operands=operands, **_geometry(op)
-    )
+    depthwise = Depthwise2d(channels=images.filled(op.channels), operands=operands, **_geometry(op))
     return Blocked(_planned(images, depthwise, weight, source), op.filters)
 
 
@@ -82,7 +80,7 @@ def _operator(
 ) -> Conv2d:
     """What a convolution of `data` with a weight of this shape is; an image that is in blocks is not plain."""
     of_blocks = {"plain": False} if data in images.blocked else {}
-    return conv2d_operator(data, weight, attrs, dtypes, images.lanes, epilogue=images.epilogue, **of_blocks)
+    return conv2d_operator(data, weight, attrs, dtypes, images.lanes, **of_blocks)
 
 
 def _geometry(op: Conv2d) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from tvm import relax
 from relaxc.schedules.cpu.conv import blocked_compute as compute
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.plan import Planner
-from relaxc.service.passes.common.epilogue import Readers, epilogue_of
 from relaxc.service.passes.common.images import count_reads, known
+from relaxc.service.passes.common.origins import emit_as
 from relaxc.service.passes.common.rewrite import op_name, static_shape
 from relaxc.service.passes.precision.dtypes import BYTES
 
@@ -48,15 +48,9 @@ class BlockedImages:
         self.joins = _joins(function)
         """Whether images are concatenated: FuseTIR wants equal terms of sizes that came by different ways then."""
         self.convolutions = self.packs = self.unpacks = 0
-        self._readers = Readers(function)
         self._packed: dict[Any, relax.Var] = {}
         self._made: dict[Any, relax.Call] = {}
         """The first call of each PrimFunc of static sizes: to make it again takes TVM milliseconds."""
-
-    @property
-    def epilogue(self) -> tuple[str, ...]:
-        """What is computed element by element behind the call being looked at."""
-        return epilogue_of(self._readers, self.bound)
 
     def filled(self, channels: int) -> int:
         """Return as many channels as their blocks have."""
@@ -84,7 +78,7 @@ class BlockedImages:
 
     def emit(self, value: relax.Expr) -> relax.Var:
         """Return a variable that is bound to `value`."""
-        return self._walker.builder_.emit(value)
+        return emit_as(self._walker.builder_, value, self.bound)
 
     def te(self, function: Callable[..., Any], *args: relax.Expr, name: str, **attrs: Any) -> relax.Var:
         """Return a variable that is bound to what the tensor expression computes."""

@@ -58,7 +58,7 @@ def _windows(images: BlockedImages, data: relax.Expr, **geometry: Any) -> Blocke
     dtypes = planning.pool2d_dtypes(str(data.ty.dtype), geometry["reduce"])
     if data not in images.blocked or dtypes is None:
         return None
-    op = Pool2d(epilogue=images.epilogue, **images.sizes(data), **geometry, **dtypes)
+    op = Pool2d(**images.sizes(data), **geometry, **dtypes)
     return _planned(images, op, data, _OUT_FUSABLE)
 
 

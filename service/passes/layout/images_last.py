@@ -62,7 +62,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         self.images = NhwcImages(self, module["main"], taken)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        call = binding.value
+        call, self.images.bound = binding.value, binding.var
         rule = _RULES.get(op_name(call))
         result = rule(self.images, call) if rule else None
         if result is None:

@@ -9,6 +9,7 @@ from tvm import relax
 
 from relaxc.schedules.cuda.conv.compute import VECTOR
 from relaxc.service.passes.common.images import count_reads
+from relaxc.service.passes.common.origins import emit_as
 from relaxc.service.passes.common.rewrite import dims_of
 from relaxc.service.passes.precision.dtypes import is_low
 
@@ -43,6 +44,8 @@ class NhwcImages:
         self._walker = walker
         self.taken = taken
         """The dtypes whose convolutions are computed so."""
+        self.bound: relax.Var | None = None
+        """The variable that the call being looked at is bound to."""
         self.last: dict[Any, relax.Var] = {}
         self.narrow: dict[Any, relax.Var] = {}
         """The 16-bit form of NHWC values that are the same, widened."""
@@ -63,7 +66,7 @@ class NhwcImages:
 
     def emit(self, value: relax.Expr) -> relax.Var:
         """Return a variable that is bound to `value`."""
-        return self._walker.builder_.emit(value)
+        return emit_as(self._walker.builder_, value, self.bound)
 
     def te(self, function: Callable[..., Any], *args: relax.Expr, name: str, pattern: int = OUT_FUSABLE) -> relax.Var:
         """Return a variable that is bound to what the tensor expression computes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from relaxc.schedules.operators import BlockMatmul
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
 from relaxc.service.passes.common.constants import constant
-from relaxc.service.passes.common.epilogue import epilogue_of, pattern_of
+from relaxc.service.passes.common.readers import pattern_of
 from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, rows_of
 
 __all__ = ["PackBlockWeights", "takes"]
@@ -64,8 +63,7 @@ def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax
     if not takes(cpu, rows, weights):
         return None
     weights = weights.in_blocks(_MOST_BLOCK)
-    op = replace(_operator(rows, weights), epilogue=epilogue_of(scope.readers, scope.bound))
-    plan = planner.plan(op)
+    plan = planner.plan(_operator(rows, weights))
     parts = planning.pack_blocks(plan, weights.codes, weights.scales, weights.own_zeros)
     return scope.emit_te(
         planning.computation(plan), data, *map(constant, parts), name="block_matmul", attrs=pattern_of(rows)

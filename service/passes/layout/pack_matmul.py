@@ -14,7 +14,7 @@ from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.operators import Matmul
 from relaxc.schedules.plan import Planner
 from relaxc.service.passes.common.constants import array_of, constant
-from relaxc.service.passes.common.epilogue import epilogue_of, pattern_of
+from relaxc.service.passes.common.readers import pattern_of
 from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls, rows_of
 
 __all__ = ["PackMatmul"]
@@ -55,8 +55,7 @@ def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax
         data = scope.emit(relax.op.nn.pad(data, [0] * (2 * data.ty.ndim - 1) + [1]))
         array = np.pad(array, ((0, 1), (0, 0)))
     depth, columns = array.shape
-    epilogue = epilogue_of(scope.readers, scope.bound)
-    plan = planner.plan(Matmul(m=rows, n=columns, k=depth, epilogue=epilogue, **dtypes))
+    plan = planner.plan(Matmul(m=rows, n=columns, k=depth, **dtypes))
     packed = constant(planning.arranged(plan, array))
     if many and str(data.ty.dtype) != plan.operator.accumulate and planning.taken_at_once(plan) == 1:
         data = scope.emit(relax.op.astype(data, plan.operator.accumulate))

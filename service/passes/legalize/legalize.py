@@ -13,7 +13,7 @@ from relaxc.service.passes.common.rewrite import op_name
 from relaxc.service.passes.legalize.legalize_casts import CASTS, ROUNDING_CASTS
 from relaxc.service.passes.legalize.legalize_comparisons import COMPARISONS
 from relaxc.service.passes.legalize.legalize_division import DIVISION
-from relaxc.service.passes.legalize.legalize_extremes import from_infinity
+from relaxc.service.passes.legalize.legalize_extremes import EXTREMES, from_infinity
 from relaxc.service.passes.legalize.legalize_functions import FUNCTIONS
 from relaxc.service.passes.legalize.legalize_indexing import INDEXING
 from relaxc.service.passes.legalize.legalize_norms import NORMS
@@ -24,7 +24,7 @@ from relaxc.service.passes.legalize.legalize_sampling import SAMPLING
 
 __all__ = ["RULES", "Legalize", "operators_left"]
 
-RULES = COMPARISONS | DIVISION | FUNCTIONS | INDEXING | NORMS | PLACES | POWERS | SAMPLING
+RULES = COMPARISONS | DIVISION | EXTREMES | FUNCTIONS | INDEXING | NORMS | PLACES | POWERS | SAMPLING
 """Ours for any target, which constants are evaluated by too."""
 
 LATER = frozenset({

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from relaxc.schedules.ir.roles import SHIFT
+
 __all__ = ["NORMS", "OUT_FUSABLE", "accumulator", "axes_of", "layer_norm"]
 
 Key = Callable[[Sequence[Any]], Sequence[Any]]
@@ -168,7 +170,10 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         across, along = (te.reduce_axis((0, shape[axis]), "k") for _ in range(2))
         top = te.compute(
-            rows, lambda *row: te.max(data(*over(row, across)).astype(acc), axis=across), name="softmax_maxelem"
+            rows,
+            lambda *row: te.max(data(*over(row, across)).astype(acc), axis=across),
+            name="softmax_maxelem",
+            attrs=SHIFT,
         )
         power = te.compute(shape, lambda *at: tirx.exp(data(*at).astype(acc) - top(*row_of(at))), name="softmax_exp")
         total = te.compute(rows, lambda *row: te.sum(power(*over(row, along)), axis=along), name="softmax_expsum")

@@ -23,6 +23,7 @@ from relaxc.service.passes.precision.dtypes import is_low
 from relaxc.service.passes.recognize.attention_logits import Step
 from relaxc.service.passes.recognize.attention_operands import Axes, Tensors, operand, place
 from relaxc.service.passes.recognize.attention_walk import Found, attention_of, uncast
+from relaxc.service.passes.recognize.recognize_safe_softmax import safe_softmaxes
 from relaxc.service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeAttention"]
@@ -58,8 +59,7 @@ class RecognizeAttention:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
-        names = {str(gvar.name_hint) for gvar in module.get_global_vars()}
-        safe = {name for name in names if name.startswith("safe_softmax")}
+        safe = safe_softmaxes(module)
         rule = partial(_attention, self, safe)
         # From the outermost movement inwards: the result is written where the last of them puts it.
         for name in ("reshape", "permute_dims", "astype", "matmul"):

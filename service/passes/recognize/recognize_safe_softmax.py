@@ -7,9 +7,10 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, te, tirx
 
+from relaxc.schedules.ir.roles import SAFE_SHIFT, is_safe_softmax
 from relaxc.service.passes.common.rewrite import Scope, rewrite_calls, scalar_of
 
-__all__ = ["RecognizeSafeSoftmax"]
+__all__ = ["RecognizeSafeSoftmax", "safe_softmaxes"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="RecognizeSafeSoftmax")
@@ -74,7 +75,10 @@ def _safe_softmax(scores: te.Tensor) -> te.Tensor:
     rows = scores.shape[:-1]
     across, along = te.reduce_axis((0, width), "k"), te.reduce_axis((0, width), "k")
     top = te.compute(
-        rows, lambda *row: te.max(scores(*row, across).astype(dtype), axis=across), name="safe_softmax_maxelem"
+        rows,
+        lambda *row: te.max(scores(*row, across).astype(dtype), axis=across),
+        name="safe_softmax_maxelem",
+        attrs=SAFE_SHIFT,
     )
     power = te.compute(
         scores.shape,
@@ -91,3 +95,9 @@ def _safe_softmax(scores: te.Tensor) -> te.Tensor:
     return te.compute(
         scores.shape, lambda *at: (power(*at) * scale(*at[:-1])).astype(str(scores.dtype)), name="safe_softmax_norm"
     )
+
+
+def safe_softmaxes(module: IRModule) -> frozenset[str]:
+    """Return the names under which a module has such kernels."""
+    functions = [(var, func) for var, func in module.functions_items() if isinstance(func, tirx.PrimFunc)]
+    return frozenset(str(var.name_hint) for var, func in functions if is_safe_softmax(func))

@@ -13,8 +13,8 @@ from tvm import IRModule, relax
 from tvm.relax.expr_functor import mutator
 
 from relaxc.service.passes.common.constants import Array, array_of, constant, is_tensor_constant
-from relaxc.service.passes.common.epilogue import Readers
 from relaxc.service.passes.common.merging import Merging, is_free
+from relaxc.service.passes.common.readers import Readers
 from relaxc.service.passes.common.rewrite import op_name, with_functions
 from relaxc.service.passes.precision.dtypes import is_low
 from relaxc.service.passes.simplify.simplify_shapes import shape_of

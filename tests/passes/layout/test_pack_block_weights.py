@@ -49,7 +49,8 @@ def test_a_few_rows_are_computed_from_codes(
     x = np.random.default_rng(1).standard_normal((*rows, depth)).astype("float32")
     got, report, plans = compiled(graph(build, x=(*rows, depth)), target, x)
     assert [row["rule"] for row in report] == ["cpu.matmul_blocks"]
-    assert [plan.operator.epilogue for plan in plans] == [()] and plans[0].operator.block <= 256
+    [plan] = plans
+    assert plan.operator.block <= 256
     want = np.maximum(x.astype("float64") @ weights, 0)
     np.testing.assert_allclose(got, want, rtol=0, atol=5e-6 * np.abs(want).max())
 

@@ -9,12 +9,12 @@ import tvm
 
 from relaxc.schedules.cuda.triton import Triton
 from relaxc.schedules.cuda.triton_call import CONFIGURATION, Argument, Launch, TritonCall, call_of
+from relaxc.schedules.ir.describe import kernel_of
 from relaxc.schedules.ir.work import work_of
 from relaxc.schedules.planned import searched
 from relaxc.schedules.template import Declined, Points
 from relaxc.service.lowering.schedule import points_of, schedule
 from relaxc.service.lowering.target import resolve, to_tvm
-from relaxc.service.records.workload import workload_of
 from relaxc.service.tuning.measure.builder_worker import known_rules
 from relaxc.service.tuning.tasks import tasks_of
 from tests.triton_kernels import KERNELS, call
@@ -43,9 +43,9 @@ def test_the_prim_func_has_the_whole_call() -> None:
     ],
 )
 def test_its_workload_is_of_everything_that_it_depends_on(other: TritonCall) -> None:
-    mine = workload_of(call().prim_func(TYPES))
-    assert mine == workload_of(call().prim_func(TYPES))
-    assert mine != workload_of(other.prim_func(TYPES))
+    mine = kernel_of(call().prim_func(TYPES)).digest
+    assert mine == kernel_of(call().prim_func(TYPES)).digest
+    assert mine != kernel_of(other.prim_func(TYPES)).digest
 
 
 def test_the_first_launch_is_untuned_and_each_may_be_chosen() -> None:

@@ -149,5 +149,6 @@ def _adaptive_max_pool(em: Emitter, x: Any, size: Sequence[Any]) -> Any:
     rank = len(size)
     function = {1: topi.nn.adaptive_pool1d, 2: topi.nn.adaptive_pool, 3: topi.nn.adaptive_pool3d}[rank]
     layout = {1: "NCW", 2: "NCHW", 3: "NCDHW"}[rank]
-    pooled = em.bb.emit_te(function, _batched(em, x, rank), list(size), "max", layout)
+    begins = {"relaxc.extreme": True}  # at infinity
+    pooled = em.bb.emit_te(function, _batched(em, x, rank), list(size), "max", layout, primfunc_attrs=begins)
     return em.reshape(pooled, em.out_shape(0)), None
