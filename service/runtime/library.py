@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from relaxc.service.request import TargetSpec, is_utf8
 from relaxc.service.runtime.pool import pool
 from relaxc.service.runtime.tvm_runtime import function
 
-__all__ = ["chosen", "first_line", "load_library"]
+__all__ = ["chosen", "failure", "first_line", "load_library"]
 
 _BLOCK = 1 << 20
 _LOADED: dict[tuple[Any, ...], Any] = {}
@@ -108,3 +109,16 @@ def first_line(error: BaseException) -> str:
     """Return the first line of what an error says that is not empty, or its kind."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:500] if lines else type(error).__name__
+
+
+def failure(error: BaseException) -> str:
+    """Return what a program that stopped says of it. Sizes, axes and places that are computed from the inputs' values
+    are checked as it runs, and TVM has words of its own for that.
+    """
+    said = first_line(error)
+    if found := re.search(r"input_shape\[i\] == reg \((-?\d+) vs\. (-?\d+)\)", said):
+        got, want = found.groups()
+        said = (
+            f"a size, axis or place that is computed from the inputs' values does not fit: {got} where {want} must be"
+        )
+    return f"the program failed: {said}"

@@ -12,7 +12,7 @@ import tvm_ffi
 from relaxc.service.artifact.manifest import Manifest
 from relaxc.service.errors import ArtifactCorrupt, ArtifactError
 from relaxc.service.runtime.dims import bind, valued
-from relaxc.service.runtime.library import first_line
+from relaxc.service.runtime.library import failure, first_line
 from relaxc.service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
 from relaxc.service.runtime.replays import Replays
 from relaxc.service.runtime.state import State
@@ -117,7 +117,7 @@ class Program:
             else:
                 results = self._main(*tensors, *self._tail)
         except FAILURES as error:
-            raise ArtifactError(f"the program failed: {first_line(error)}") from error
+            raise ArtifactError(failure(error)) from error
         finally:
             if instrument is not None:
                 self._vm.set_instrument(None)

@@ -14,7 +14,7 @@ import tvm_ffi
 from relaxc.service.errors import ArtifactCorrupt, ArtifactError
 from relaxc.service.request import TargetSpec
 from relaxc.service.runtime.dims import evaluate
-from relaxc.service.runtime.library import first_line
+from relaxc.service.runtime.library import failure
 from relaxc.service.runtime.tensors import Array, Extent, extent, is_fit, numpy_view, wrap_numpy
 from relaxc.service.runtime.threads import call
 
@@ -157,7 +157,7 @@ class Replay:
         try:
             call(self.threads, self._run, instrument)
         except FAILURES as error:
-            raise ArtifactError(f"the program failed: {first_line(error)}") from error
+            raise ArtifactError(failure(error)) from error
 
     def _run(self, instrument: Instrument | None) -> None:
         if instrument is None:

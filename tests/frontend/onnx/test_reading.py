@@ -144,7 +144,9 @@ def test_a_program_reads_them(name: str, tmp_path: Path) -> None:
 def test_what_does_not_fit_stops_it(tmp_path: Path) -> None:
     ours, _ = _sessions(tmp_path, "shapes")
     for shape in (_ints(5, 3, 2), _ints(-4, -3, 2), _ints(-1, 5, 1)):
-        with pytest.raises(ArtifactError):
+        with pytest.raises(
+            ArtifactError, match=r"computed from the inputs' values does not fit: -?\d+ where 0 must be"
+        ):
             ours(x=X, s=shape)
 
 
