@@ -126,12 +126,14 @@ def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Compare an artifact with the model that it was compiled from. Payload: `artifact`, `model` as a ModelRef's
-    fields, and `aliases`, other digests by which an artifact may name that model. The result has Verification's
-    fields, or `reason` where nothing could be compared, under `report`.
+    fields, `aliases`, other digests by which an artifact may name that model, and optionally `samples`, an .npz of
+    inputs to compare on besides. The result has Verification's fields, or `reason` where nothing could be compared,
+    under `report`.
 
     Raise InvalidOption for another model, VerificationFailed where the numbers differ.
     """
     from relaxc.service.compiling import stages, verifier
+    from relaxc.service.frontend.onnx.samples import read_samples
     from relaxc.service.runtime import load
 
     session = load(payload["artifact"])
@@ -142,8 +144,10 @@ def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     if manifest.digests["model"] not in (model.model.digest, *payload["aliases"]):
         raise InvalidOption("the artifact was not compiled from this model: their digests differ", option="model")
     request = replace(model, options=replace(model.options, verify=True))
+    file = payload.get("samples")
+    samples = read_samples(Path(file), session.signature.inputs) if file else ()
     with stages.Stages(emit)("verify") as progress:
-        found = verifier.verify(request, session.signature, lambda: session, progress)
+        found = verifier.verify(request, session.signature, lambda: session, progress, samples)
     report = {"passed": None, "reason": found} if isinstance(found, str) else found.to_dict()
     emit({"event": "result", "report": report})
 

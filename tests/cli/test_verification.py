@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.frontend import identify
+from relaxc.service.jobs.local.calls import inspect_local
 from tests.cli.conftest import Relaxc
 from tests.zoo import export
 
@@ -35,6 +38,20 @@ def test_wrong_numbers_exit_5_and_leave_no_file(relaxc: Relaxc, wrong: Path, tmp
     assert error["code"] == "verification-failed"
     assert not error["fields"]["report"]["passed"]
     assert not output.exists()
+
+
+def test_verify_compares_again_and_on_inputs_of_the_users_own(relaxc: Relaxc, wrong: Path, tmp_path: Path) -> None:
+    model, right, other = export("mlp", "onnx", dynamic=True), tmp_path / "right.so", tmp_path / "wrong.so"
+    (spec,) = inspect_local(model, identify(model))["signature"]["inputs"]
+    np.savez(tmp_path / "in.npz", **{spec["name"]: np.full((2, *spec["shape"][1:]), 1e4, "float32")})
+    for output, more in ((right, ()), (other, ("--plugin", wrong))):
+        assert relaxc("compile", model, "-o", output, "--no-verify", *more).returncode == 0
+    done = relaxc("verify", right, model, "-i", tmp_path / "in.npz")
+    assert done.returncode == 0, done.stderr
+    assert "passed" in done.stdout
+    done = relaxc("verify", other, model, "--json")
+    assert done.returncode == 5, done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "verification-failed"
 
 
 @pytest.mark.slow

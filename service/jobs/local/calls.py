@@ -15,14 +15,14 @@ from relaxc.service.artifact.entry import Entry
 from relaxc.service.artifact.manifest import Manifest
 from relaxc.service.compiler import prepare
 from relaxc.service.errors import ArtifactCorrupt, ArtifactError, InvalidOption, RelaxcError
-from relaxc.service.frontend import identify
+from relaxc.service.frontend import digest, former_digest, identify
 from relaxc.service.jobs.job import Event, Job, Origin
 from relaxc.service.jobs.local.backend import LocalBackend
 from relaxc.service.process.sandbox.confinement import Confinement, folders_of
 from relaxc.service.process.task import Emit, Flavour, Task
 from relaxc.service.request import CompileOptions, CompileRequest, ModelFormat
 
-__all__ = ["compile", "compile_local", "inspect_local", "local_backend", "warm_for"]
+__all__ = ["compile", "compile_local", "inspect_local", "local_backend", "verify_local", "warm_for"]
 
 # A program that asks for more than it lets run waits; `busy` is for a server's clients.
 _NO_QUEUE_LIMIT = 1 << 30
@@ -135,6 +135,36 @@ def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
         task = Task("relaxc.service.jobs.entries:inspect_model", payload, workdir, Flavour(format), confinement=allowed)
         info: dict[str, Any] = backend.pool.run(task, lambda event: None)["info"]
         return info
+    finally:
+        backend.workspace.remove(workdir)
+
+
+def verify_local(artifact: Path, model: Path, on_event: Emit, *, samples: Path | None = None) -> dict[str, Any]:
+    """Compare an artifact with the model that it was compiled from, in a child, on drawn inputs and on `samples`, an
+    .npz as `--calibrate` takes it. Return what `verify_artifact` reports. Raise InvalidOption for another model.
+    """
+    backend, format = local_backend(), identify(model)
+    workdir = backend.workspace.folder("verify")
+    try:
+        reference = digest(model, format)
+        payload = {
+            "artifact": str(artifact.resolve()),
+            "model": {
+                "format": format.value,
+                "digest": reference.digest,
+                "size_bytes": reference.size_bytes,
+                "path": str(model.resolve()),
+            },
+            "aliases": [former_digest(model, format)],
+            "samples": str(samples.resolve()) if samples else None,
+        }
+        reads = folders_of(artifact, model, *([samples] if samples else []))
+        allowed = Confinement(reads=reads, own_user=False)
+        task = Task(
+            "relaxc.service.jobs.entries:verify_artifact", payload, workdir, Flavour(format), confinement=allowed
+        )
+        report: dict[str, Any] = backend.pool.run(task, on_event)["report"]
+        return report
     finally:
         backend.workspace.remove(workdir)
 
