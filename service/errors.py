@@ -39,6 +39,7 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
 ├── ArtifactError         exit 6   a compiled file cannot be used
 │   ├── ArtifactNotFound         no artifact with that digest, or no file at that path
 │   ├── ArtifactCorrupt          not one of ours, truncated, or its digest is wrong
+│   ├── RebuildDiffers           `relaxc rebuild` made other bytes of the same model
 │   └── MachineMismatch          compiled for a machine that this one is not
 ├── InputError            exit 7   the inputs of a run do not fit the artifact's signature
 │   ├── InputName                missing, unknown or repeated
@@ -421,6 +422,12 @@ class ArtifactNotFound(ArtifactError):
 
 class ArtifactCorrupt(ArtifactError):
     code = "artifact-corrupt"
+
+
+class RebuildDiffers(ArtifactError):
+    code = "rebuild-differs"
+    http_status = 409
+    remedy = "Rebuild with the versions, plugins and records that `relaxc inspect --json` shows."
 
 
 class MachineMismatch(ArtifactError):
