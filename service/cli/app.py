@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -49,8 +50,25 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def relaxc(context: typer.Context, server: Server = None, key_file: KeyFile = None, verbose: Verbose = False) -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"relaxc {version.installed('relaxc') or 'of a checkout that is not installed'}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Print relaxc's version and exit.", is_eager=True, callback=_print_version)
+]
+
+
+@app.callback(epilog="`relaxc help VERB` shows what a verb does and takes.")
+def relaxc(
+    context: typer.Context,
+    server: Server = None,
+    key_file: KeyFile = None,
+    verbose: Verbose = False,
+    print_version: Version = False,
+) -> None:
     """A model in, one verified .so out.
 
     Exit codes tell what went wrong: docs/errors.md has the table.
