@@ -12,6 +12,7 @@ from relaxc.service.cli import (
     bench,
     cache,
     compile,
+    demo,
     doctor,
     inspect,
     keys,
@@ -91,6 +92,7 @@ for verb in (
     worker.worker,
     workers.workers,
     audit.audit,
+    demo.demo,
     doctor.doctor,
     version.version,
 ):
