@@ -15,6 +15,7 @@ from relaxc.service.cli import (
     demo,
     doctor,
     inspect,
+    jobs,
     keys,
     owners,
     package,
@@ -97,6 +98,7 @@ for verb in (
     version.version,
 ):
     app.command(help=unwrapped(verb), cls=TakesBareOptions)(verb)
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(records.app, name="records")
 app.add_typer(cache.app, name="cache")
 app.add_typer(owners.app, name="owners")

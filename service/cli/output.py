@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "facts", "print_json", "seconds", "shown_value", "size", "table"]
+__all__ = ["console", "facts", "print_json", "printable", "seconds", "shown_value", "size", "table"]
 
 _PLAIN_WIDTH = 200
 """Columns where there is no terminal: nothing that a script reads is folded."""
@@ -63,6 +63,11 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal does not take for an order: names and paths are their senders'."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def shown_value(value: object) -> str:
