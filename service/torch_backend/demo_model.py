@@ -16,7 +16,7 @@ def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequ
     return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs))
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]  # torch ships no types
     """relu(f(x) + shortcut(x)); f is two 3x3 convolutions, or with `bottleneck` 1x1, 3x3, 1x1."""
 
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
@@ -39,7 +39,7 @@ class Block(nn.Module):
         return torch.relu(self.parts[-1](y) + self.shortcut(x))
 
 
-class ResNet(nn.Module):
+class ResNet(nn.Module):  # type: ignore[misc]
     """image[n, 3, h, w] -> logits[n, classes] (He et al. 2015, in torchvision's variant: strides in 3x3)."""
 
     def __init__(self, depths: list[int], base: int, bottleneck: bool, classes: int) -> None:
