@@ -36,11 +36,11 @@ def profile(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show the time of every PrimFunc of an artifact beside the least that this machine could take, most lost first.
+    """Show the time of each kernel beside the least that this machine could take for it, the largest loss first.
 
-    That limit is its arithmetic at this machine's peak, or its bytes from the cache that holds them, whichever takes
-    longer (`bound by`). FLOPs and bytes are of one call, times and limits of all. The peaks are those of
-    `relaxc targets`, with the instructions that the artifact's target has: measured once, and kept in the cache folder.
+    The limit is the time for its arithmetic at this machine's peak, or for reading its bytes from the cache that holds
+    them, whichever is longer (`bound by`). FLOPs and bytes are per call; times and limits are for all calls. Peaks are
+    measured once, as by `relaxc targets`, with the instructions of the artifact's target, and kept in the cache folder.
     A wider terminal shows more columns; --json has all.
 
     On a GPU each kernel is timed by events on the device, in the CUDA graph that a run launches, and the peaks are its

@@ -56,7 +56,7 @@ _EXAMPLES: dict[str, Any] = {
 }
 
 
-@router.post("", status_code=202, responses=_SUBMIT, dependencies=[Depends(json_only)], summary="Have something done")
+@router.post("", status_code=202, responses=_SUBMIT, dependencies=[Depends(json_only)], summary="Submit a job")
 async def submit_job(
     request: Request,
     wanted: Annotated[objects.JobSubmission, Body(openapi_examples=_EXAMPLES)],
