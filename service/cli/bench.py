@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
-from relaxc.service.cli.output import console, print_json, table
+from relaxc.service.cli.output import print_json, print_lines
 from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
 from relaxc.service.errors import InvalidOption
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from relaxc.service.runtime import Session
-    from relaxc.service.runtime.bench import BenchReport
+    from relaxc.service.runtime.bench import BenchReport, Timing
     from relaxc.service.runtime.verification import Verification
 
 __all__ = ["bench"]
@@ -119,17 +119,18 @@ def _agreement(session: Session, found: Mapping[str, Any], wanted: Mapping[str, 
     return compare(found, wanted, dtypes)
 
 
-_COLUMNS = ("min", "mean", "p50", "p90", "p95", "p99", "std")
+_COLUMNS = ("p50", "p90", "p99", "min", "mean", "p95", "std")
+
+
+def _cells(row: Timing) -> dict[str, str]:
+    """By column, those first that a narrow terminal has too."""
+    times = {name: f"{getattr(row, f'{name}_ms'):.3f}" for name in _COLUMNS}
+    return {"side": row.name, "runs": str(row.samples), "per second": f"{row.throughput:.1f}", **times}
 
 
 def _show(report: BenchReport, threads: int, streams: int, agreement: Verification | None) -> None:
-    numbers = ("runs", *_COLUMNS, "per second")
-    title = f"milliseconds, {threads} threads" + (f", {streams} calls at a time" if streams > 1 else "")
-    shown = table(title, "", "runs", *_COLUMNS, "per second", numbers=numbers)
-    for row in report.timings:
-        times = (f"{getattr(row, f'{name}_ms'):.3f}" for name in _COLUMNS)
-        shown.add_row(row.name, str(row.samples), *times, f"{row.throughput:.1f}")
-    console().print(shown)
+    print(f"milliseconds, {threads} threads" + (f", {streams} calls at a time" if streams > 1 else ""))
+    print_lines([_cells(row) for row in report.timings], texts=("side",))
     if report.is_loud:
         print(f"the machine is loud: other processes took {report.other_cores} cores meanwhile")
     for ratio in report.ratios:
