@@ -16,7 +16,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python -m examples.demo
+	@$(BIN)/python -m relaxc demo
 
 # One more process than cores, at most 5: tests that wait for a server or a child leave a fifth of two cores idle.
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))

@@ -65,6 +65,8 @@ def write_project(project: Path) -> None:
     (libraries / "VERSION").write_text(f"{tvm_libraries.runtime_version()}\n")
     for path in tvm_libraries.licenses()["apache-tvm"]:
         shutil.copyfile(path, project / f"{path.name}.apache-tvm")
+    for name in ("LICENSE", "NOTICE"):
+        shutil.copyfile(ROOT / name, project / name)
     shutil.copyfile(HERE / "README.md", project / "README.md")
     (project / "pyproject.toml").write_text(_pyproject(), encoding="utf-8")
     machine = sysconfig.get_platform().rpartition("-")[2]
@@ -85,7 +87,8 @@ description = "Runs what relaxc compiled: numpy and apache-tvm-ffi alone"
 readme = "README.md"
 requires-python = "{relaxc["requires-python"]}"
 dependencies = ["{ffi}", "numpy>=2"]
-license-files = ["*.apache-tvm"]
+license = "Apache-2.0"
+license-files = ["LICENSE", "NOTICE", "*.apache-tvm"]
 
 [project.optional-dependencies]
 bfloat16 = ["ml_dtypes"]

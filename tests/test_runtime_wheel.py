@@ -35,6 +35,11 @@ def test_the_modules_import_nothing_but_numpy_and_tvm_ffi() -> None:
     assert modules.settings_used() == {"threads", "cuda_part"}
 
 
+def test_the_wheel_has_our_license_beside_tvms(tmp_path: Path) -> None:
+    backend.write_project(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} >= {"LICENSE", "NOTICE", "LICENSE.apache-tvm"}
+
+
 def test_every_packed_module_can_be_imported_from_the_package(tmp_path: Path) -> None:
     backend.write_project(tmp_path)
     names = [name.replace("relaxc.service", backend.NAME, 1) for name in modules.closure()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -11,8 +12,10 @@ from relaxc.service.cli import (
     bench,
     cache,
     compile,
+    demo,
     doctor,
     inspect,
+    jobs,
     keys,
     owners,
     package,
@@ -51,8 +54,25 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def relaxc(context: typer.Context, server: Server = None, key_file: KeyFile = None, verbose: Verbose = False) -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"relaxc {version.installed('relaxc') or 'of a checkout that is not installed'}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Print relaxc's version and exit.", is_eager=True, callback=_print_version)
+]
+
+
+@app.callback(epilog="`relaxc help VERB` shows what a verb does and takes.")
+def relaxc(
+    context: typer.Context,
+    server: Server = None,
+    key_file: KeyFile = None,
+    verbose: Verbose = False,
+    print_version: Version = False,
+) -> None:
     """A model in, one verified .so out.
 
     Exit codes tell what went wrong: docs/errors.md has the table.
@@ -77,10 +97,12 @@ for verb in (
     worker.worker,
     workers.workers,
     audit.audit,
+    demo.demo,
     doctor.doctor,
     version.version,
 ):
     app.command(help=unwrapped(verb), cls=TakesBareOptions)(verb)
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(records.app, name="records")
 app.add_typer(cache.app, name="cache")
 app.add_typer(owners.app, name="owners")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relaxc.service.cli.options import Json, Verbose
-from relaxc.service.cli.output import console, shown_value, table
+from relaxc.service.cli.output import console, printable, shown_value, table
 from relaxc.service.cli.remote import Remote
 from relaxc.service.errors import InvalidOption
 
@@ -51,13 +51,8 @@ def audit(
         return
     shown = table("", *_COLUMNS)
     for row in rows:
-        shown.add_row(*(_printable(shown_value(row[column])) for column in _COLUMNS))
+        shown.add_row(*(printable(shown_value(row[column])) for column in _COLUMNS))
     console().print(shown)
-
-
-def _printable(text: str) -> str:
-    """What a terminal does not take for an order: a path is its sender's."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _here(moments: dict[str, datetime | None], words: dict[str, str | None], limit: int) -> Iterator[dict[str, Any]]:

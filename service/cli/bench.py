@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
-from relaxc.service.cli.output import console, print_json, table
+from relaxc.service.cli.output import print_json, print_lines
 from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
 from relaxc.service.errors import InvalidOption
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from relaxc.service.runtime import Session
-    from relaxc.service.runtime.bench import BenchReport
+    from relaxc.service.runtime.bench import BenchReport, Timing
     from relaxc.service.runtime.verification import Verification
 
 __all__ = ["bench"]
@@ -55,11 +55,11 @@ def bench(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Time an artifact on random inputs, or on those of -i.
+    """Time an artifact on random inputs, or on the inputs given with -i.
 
-    Each side has a process of its own, and the same number of threads; they take turns, and who has no turn is stopped.
-    A ratio is of the medians of a turn: below 1 is faster than the baseline. It is not told where more turns could give
-    another one by a tenth; the spread is from the 10th to the 90th percentile.
+    Each side has a process of its own, and the same number of threads; they take turns, and one is paused while the
+    other runs. A ratio compares the median times: below 1 is faster than the baseline. It is left out where more
+    turns could change it by 10 %. The spread is from the 10th to the 90th percentile.
     """
     session = open_session(artifact, threads, with_torch=against is Against.TORCH, with_compiler=against is not None)
     from relaxc.service.cli import bench_sides
@@ -119,24 +119,28 @@ def _agreement(session: Session, found: Mapping[str, Any], wanted: Mapping[str, 
     return compare(found, wanted, dtypes)
 
 
-_COLUMNS = ("min", "mean", "p50", "p90", "p95", "p99", "std")
+_COLUMNS = ("p50", "p90", "p99", "min", "mean", "p95", "std")
+
+
+def _cells(row: Timing) -> dict[str, str]:
+    """By column, those first that a narrow terminal has too."""
+    times = {name: f"{getattr(row, f'{name}_ms'):.3f}" for name in _COLUMNS}
+    return {"side": row.name, "runs": str(row.samples), "per second": f"{row.throughput:.1f}", **times}
 
 
 def _show(report: BenchReport, threads: int, streams: int, agreement: Verification | None) -> None:
-    numbers = ("runs", *_COLUMNS, "per second")
-    title = f"milliseconds, {threads} threads" + (f", {streams} calls at a time" if streams > 1 else "")
-    shown = table(title, "", "runs", *_COLUMNS, "per second", numbers=numbers)
-    for row in report.timings:
-        times = (f"{getattr(row, f'{name}_ms'):.3f}" for name in _COLUMNS)
-        shown.add_row(row.name, str(row.samples), *times, f"{row.throughput:.1f}")
-    console().print(shown)
+    print(f"milliseconds, {threads} threads" + (f", {streams} calls at a time" if streams > 1 else ""))
+    print_lines([_cells(row) for row in report.timings], texts=("side",))
     if report.is_loud:
         print(f"the machine is loud: other processes took {report.other_cores} cores meanwhile")
     for ratio in report.ratios:
-        spread = f"{ratio.p10:.3f} to {ratio.p90:.3f}"
+        spread = f"p10 to p90 {ratio.p10:.3g} to {ratio.p90:.3g}"
         if ratio.median is None:
-            print(f"no ratio to {ratio.baseline}: it is between {ratio.low:.3f} and {ratio.high:.3f} ({spread})")
+            low, high = f"{ratio.low:.3g}", f"{ratio.high:.3g}"
+            print(f"no ratio to {ratio.baseline}: too noisy, between {low} and {high} ({spread})")
         else:
-            print(f"{ratio.name} takes {ratio.median:.3f} of the time of {ratio.baseline} ({spread})")
+            print(
+                f"{ratio.name} takes {ratio.median:.3g} \N{MULTIPLICATION SIGN} the time of {ratio.baseline} ({spread})"
+            )
     if agreement is not None:
         print(f"outputs agree: {'yes' if agreement.passed else f'NO, {agreement.reason}'}")

@@ -66,7 +66,7 @@ def compile(
     opt_level: OptLevel = 2,
     dump: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write what each stage saw there, numbered in order; compiles anew."),
+        typer.Option(metavar="DIR", help="Write what each stage saw to DIR, as numbered files; always recompiles."),
     ] = None,
     plugin: Plugins = None,
     records: Records = None,
@@ -83,8 +83,8 @@ def compile(
 ) -> None:
     """Compile a model into one shared library that holds its weights and a manifest, and check its numbers.
 
-    `relaxc --server URL compile …` has it done by a server, with the same options, output and errors; `--target auto`
-    then is the server's CPU.
+    `relaxc --server URL compile …` compiles on a server, with the same options, output and errors; `--target auto` is
+    then the server's CPU.
 
     The artifact comes from the store if an equal request was compiled before. Unless --no-verify is given, an
     artifact whose outputs differ from ONNX Runtime's or torch's on random inputs is an error.

@@ -14,9 +14,9 @@ __all__ = ["doctor"]
 
 
 def doctor(json: Json = False, verbose: Verbose = False) -> None:
-    """Say what this machine gives: processor, tools, libraries, memory, disk, GPU, and the sandbox of a job.
+    """Check this machine: processor, tools, libraries, memory, disk, GPU, and the sandbox for jobs.
 
-    Each thing that is missing comes with what would help; `limits` are those of a server that starts where this runs.
+    Whatever is missing is shown with a remedy; `limits` are those of a server started from here.
     The exit code is 1 where nothing can be compiled, or a server that others reach would run no job.
     """
     found = _found()

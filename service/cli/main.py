@@ -64,6 +64,8 @@ class Wishes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `relaxc ARGUMENTS…` (those of the process if None) and return its exit code (docs/errors.md)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     wishes = Wishes.of(arguments)
     before = signal.signal(signal.SIGTERM, _terminate)
     try:

@@ -44,7 +44,7 @@ __all__ = [
     "parse_values",
 ]
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, errors included.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the trace of an error, and the full log.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the random inputs.")]
 Threads = Annotated[
@@ -81,7 +81,8 @@ Values = Annotated[
     typer.Option(
         "--value",
         metavar="NAME=NUMBER",
-        help="Value of an input of one integer, `sr=16000`: branches that others take are left out. Repeatable.",
+        help="Fix an input of one integer to a value, `sr=16000`; branches that it never takes are left out. "
+        "Repeatable.",
     ),
 ]
 States = Annotated[
@@ -98,8 +99,8 @@ PrecisionName = Annotated[
     typer.Option(
         "--precision",
         metavar="fp32|tf32|fp16|bf16|int8",
-        help="Dtype of matmul and convolution operands; the model's if not given. tf32: float32 on a GPU, with fp16's "
-        "digits; int8 needs --calibration.",
+        help="Dtype of matmul and convolution operands; the model's if not given. tf32 is float32 on a GPU with "
+        "fp16's precision; int8 needs --calibration.",
     ),
 ]
 Samples = Annotated[
@@ -107,7 +108,7 @@ Samples = Annotated[
     typer.Option(
         "--calibration",
         metavar="FILE.npz",
-        help="Samples of the inputs, an array each by name, the samples along the first axis; for --precision int8.",
+        help="Sample inputs for --precision int8: one array per input name, with the samples along the first axis.",
     ),
 ]
 Method = Annotated[
@@ -115,7 +116,7 @@ Method = Annotated[
     typer.Option(
         "--calibrate",
         metavar="minmax|percentile|entropy",
-        help="How the ranges of activations are chosen out of the samples.",
+        help="How to choose the activations' ranges from the samples.",
     ),
 ]
 MaxError = Annotated[
@@ -123,8 +124,8 @@ MaxError = Annotated[
     typer.Option(
         "--max-error",
         metavar="X",
-        help="Leave the layers that cost most in floats until no output is off by more than X of its root mean square "
-        "(0.05 is 26 dB), on the samples.",
+        help="Keep the least accurate layers in floats until, on the samples, no output is off by more than X "
+        "times its root mean square (0.05 is 26 dB).",
     ),
 ]
 Keep = Annotated[
@@ -185,8 +186,8 @@ RequireTuned = Annotated[
     typer.Option(
         "--require-tuned",
         metavar="[=all|hot]",
-        help="Fail before the build where a kernel whose template has parameters has no record; with =hot, only "
-        "where it is one of those that make up 95 % of the estimated time.",
+        help="Fail before the build if a tunable kernel has no record; with =hot, check only the kernels that "
+        "make up 95 % of the estimated time.",
         show_default=False,
     ),
 ]

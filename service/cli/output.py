@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "facts", "print_json", "seconds", "shown_value", "size", "table"]
+__all__ = [
+    "bar",
+    "console",
+    "facts",
+    "print_json",
+    "print_lines",
+    "printable",
+    "seconds",
+    "shown_value",
+    "size",
+    "table",
+]
 
 _PLAIN_WIDTH = 200
 """Columns where there is no terminal: nothing that a script reads is folded."""
@@ -57,12 +68,52 @@ def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
     return made
 
 
+def print_lines(rows: Sequence[Mapping[str, str]], *, texts: Sequence[str], name: int = 24) -> None:
+    """Print rows by column, a line each, with as many columns from the left as the terminal has room for.
+
+    The first column is cut in its middle where it is longer than what the others leave, which is `name` letters at
+    least. Columns outside `texts` are numbers.
+    """
+    if not rows:
+        return
+    first, *others = rows[0]
+    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in rows[0]}
+    room, shown = console().width - min(name, widths[first]), []
+    for column in others:
+        room -= widths[column] + 2
+        if room < 0:
+            room += widths[column] + 2
+            break
+        shown.append(column)
+    widths[first] = min(widths[first], room + min(name, widths[first]))
+    for row in ({column: column for column in rows[0]}, *rows):
+        cells = [f"{_cut(row[first], widths[first]):<{widths[first]}}"]
+        cells += [f"{row[one]:{'<' if one in texts else '>'}{widths[one]}}" for one in shown]
+        print("  ".join(cells).rstrip())
+
+
+def _cut(text: str, width: int) -> str:
+    """Its beginning and its end, which tells `fused_conv2d_add3` from others."""
+    return text if len(text) <= width else f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
+
+
+def bar(share: float, width: int) -> str:
+    """Return a bar that takes this share of `width` letters, in eighths of one."""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
 def facts(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values, a line each, on stdout."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal does not take for an order: names and paths are their senders'."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def shown_value(value: object) -> str:

@@ -30,9 +30,10 @@ def package(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Pack an artifact with all that runs it without Python: TVM's runtime, a C and C++ interface, an example.
+    """Pack an artifact with all it needs to run without Python: TVM's runtime, a C and C++ interface, an example.
 
-    DIR/bin/relaxc-run runs it; DIR/README.md has the interface. Needs the C++ compiler that compiling does.
+    DIR/bin/relaxc-run runs it; DIR/README.md describes the interface. It needs the same C++ compiler as `relaxc
+    compile`.
     """
     from relaxc.service.packaging.package import make_package
 

@@ -9,7 +9,7 @@ import typer
 
 from relaxc.service.cli.arrays import replacing
 from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
-from relaxc.service.cli.output import console, print_json, table
+from relaxc.service.cli.output import bar, print_json, print_lines
 from relaxc.service.cli.report import nodes
 from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["profile"]
 
-_NUMBERS = ("calls", "ms", "share", "MFLOP", "KiB", "GFLOP/s", "GB/s", "limit ms", "of limit", "lost ms")
+_TEXTS = ("kernel", "PrimFunc", "", "bound by", "scheduled by", "parameters")
+_BAR = 8
 
 
 def profile(
@@ -36,11 +37,12 @@ def profile(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show the time of every PrimFunc of an artifact beside the least that this machine could take, most lost first.
+    """Show the time of each kernel beside the least that this machine could take for it, the largest loss first.
 
-    That limit is its arithmetic at this machine's peak, or its bytes from the cache that holds them, whichever takes
-    longer (`bound by`). FLOPs and bytes are of one call, times and limits of all. The peaks are those of
-    `relaxc targets`, with the instructions that the artifact's target has: measured once, and kept in the cache folder.
+    The limit is the time for its arithmetic at this machine's peak, or for reading its bytes from the cache that holds
+    them, whichever is longer (`bound by`). FLOPs and bytes are per call; times and limits are for all calls. Peaks are
+    measured once, as by `relaxc targets`, with the instructions of the artifact's target, and kept in the cache folder.
+    A wider terminal shows more columns; --json has all.
 
     On a GPU each kernel is timed by events on the device, in the CUDA graph that a run launches, and the peaks are its
     data sheet's.
@@ -61,30 +63,39 @@ def profile(
 
 
 def _show(report: ProfileReport) -> None:
-    shown = table("", "PrimFunc", *_NUMBERS, "bound by", "scheduled by", "parameters", "nodes", numbers=_NUMBERS)
-    for row in report.functions:
-        shown.add_row(*_cells(row))
-    console().print(shown)
-    lost = sum(row.lost_ms or 0.0 for row in report.functions)
-    print(f"a run takes {report.total_ms:.3f} ms, {report.other_ms:.3f} ms of it outside PrimFuncs")
+    print_lines([_cells(row) for row in report.functions], texts=_TEXTS)
+    lost = sum(max(0.0, row.lost_ms or 0.0) for row in report.functions)
+    print(f"\na run takes {report.total_ms:.3f} ms, {report.other_ms:.3f} ms of it outside PrimFuncs")
     if report.peak:
         print(f"PrimFuncs lose {lost:.3f} ms to their limits: {_limits(report.peak)}")
+    beyond = sum((row.of_limit or 0.0) > 1.0 for row in report.functions)
+    if beyond:
+        print(f"{beyond} ran faster than the measured peaks allow and are shown at 100%; --json has the ratios")
     if report.tensor_share:
         print(f"{report.tensor_share:.0%} of their time is in kernels of tensor cores or dot-product instructions")
 
 
-def _cells(row: FunctionRow) -> list[str]:
-    work = (_scaled(row.flops, 1e6), _scaled(row.bytes, 1024))
-    rates = (_scaled(rate, 1) for rate in (row.gflops, row.gbps))
-    limit = (
-        "" if row.limit_ms is None else f"{row.limit_ms:.3f}",
-        "" if row.of_limit is None else f"{row.of_limit:.0%}",
-        "" if row.lost_ms is None else f"{row.lost_ms:.3f}",
-    )
+def _cells(row: FunctionRow) -> dict[str, str]:
+    """By column, those first that a narrow terminal has too. A kernel is at its limit at most: peaks are measured."""
     by = row.rule or "" if row.source in ("rule", None) else f"{row.rule} ({row.source})"
-    parameters = " ".join(f"{name}={value}" for name, value in row.parameters.items())
-    times = (str(row.calls), f"{row.time_ms:.3f}", f"{row.share:.1%}")
-    return [row.function, *times, *work, *rates, *limit, row.bound or "", by, parameters, nodes(row.nodes)]
+    return {
+        "kernel": nodes(row.nodes) or row.function,
+        "ms": f"{row.time_ms:.3f}",
+        "share": f"{row.share:.1%}",
+        "": bar(row.share, _BAR),
+        "of limit": "" if row.of_limit is None else f"{min(1.0, row.of_limit):.0%}",
+        "lost ms": "" if row.lost_ms is None else f"{max(0.0, row.lost_ms):.3f}",
+        "bound by": row.bound or "",
+        "scheduled by": by,
+        "PrimFunc": row.function,
+        "calls": str(row.calls),
+        "GFLOP/s": _scaled(row.gflops, 1),
+        "GB/s": _scaled(row.gbps, 1),
+        "limit ms": "" if row.limit_ms is None else f"{row.limit_ms:.3f}",
+        "MFLOP": _scaled(row.flops, 1e6),
+        "KiB": _scaled(row.bytes, 1024),
+        "parameters": " ".join(f"{name}={value}" for name, value in row.parameters.items()),
+    }
 
 
 def _scaled(value: float | None, unit: float) -> str:

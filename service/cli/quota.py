@@ -23,9 +23,9 @@ _WHAT = {
 
 
 def quota(context: typer.Context, json: Json = False, verbose: Verbose = False) -> None:
-    """Show what you may have on a server, and what you have: `relaxc --server URL quota`.
+    """Show your quotas on a server, and how much of them you use: `relaxc --server URL quota`.
 
-    Jobs over the number that may run wait. A tuning that waits or runs counts with the time that it asked for.
+    Jobs beyond the number that may run at once wait. A queued or running tuning counts with the time it asked for.
     """
     remote: Remote = context.obj
     if remote.url is None:

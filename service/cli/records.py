@@ -41,7 +41,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 
 @app.command()
 def ls(places: Places = None, target: OnlyTarget = None, json: Json = False, verbose: Verbose = False) -> None:
-    """List records, a line each: the workload, the template, the time that it reached, and what it gained."""
+    """List records, one per line: workload, template, time reached and speedup."""
     found = _read(places, target)
     if json:
         print_json({"digest": found.digest, "records": [_described(record) for record in found]})
@@ -106,8 +106,9 @@ def merge(
 ) -> None:
     """Add the records of some folders or files to another folder.
 
-    Of two with the same key (workload, target, rule, version, dtype, threads) the faster is kept, so merging the same
-    again changes nothing, and the order does not matter. Other processes may write to the folder meanwhile.
+    Where two records have the same key (workload, target, rule, version, dtype, threads), the faster one stays. So
+    merging again changes nothing, and the order does not matter. Other processes may write to the folder at the same
+    time.
     """
     from relaxc.service.records.files import append, read
     from relaxc.service.records.record import RecordSet

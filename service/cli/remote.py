@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relaxc.service.errors import InvalidOption
+from relaxc.service.errors import InvalidOption, RelaxcError
 
 if TYPE_CHECKING:
     from relaxc.service.client import Client
 
 __all__ = ["VERBS", "KeyFile", "Remote", "Server"]
 
-VERBS = ("audit", "compile", "quota", "targets", "tune", "workers")
+VERBS = ("audit", "compile", "jobs", "quota", "targets", "tune", "workers")
 """The verbs that take --server."""
+
+_REMEDIES = {
+    "unauthorized": "Give a valid key: `relaxc --key-file FILE VERB …`, or RELAXC_API_KEY. `relaxc keys create NAME` "
+    "makes one on the server's machine.",
+    "job-not-found": "`relaxc jobs ls` lists the jobs that your key may see.",
+    "job-ended": "Nothing is left to do; `relaxc jobs show JOB` shows how it ended.",
+}
+"""What helps on the command line, by the code of an error whose own remedy speaks of HTTP."""
 
 Server = Annotated[
     str | None,
@@ -71,15 +81,24 @@ class Remote:
                     option=_dashed(name),
                 )
 
-    def client(self) -> Client:
-        """Return a client of it. Raise InvalidOption for an address or a key file that cannot be used."""
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Give a client of it, whose errors name verbs and options in place of calls and headers.
+
+        Raise InvalidOption for an address or a key file that cannot be used.
+        """
         from relaxc.service.client import Client
         from relaxc.service.config import settings
 
         assert self.url is not None
         secret = settings().api_key
         of_settings = None if secret is None else secret.get_secret_value()
-        return Client(self.url, self._key() if self.key_file else of_settings)
+        with Client(self.url, self._key() if self.key_file else of_settings) as client:
+            try:
+                yield client
+            except RelaxcError as error:
+                error.remedy = _REMEDIES.get(error.code, error.remedy)  # type: ignore[misc]
+                raise
 
     def _key(self) -> str | None:
         assert self.key_file is not None

@@ -43,7 +43,7 @@ def run(
 ) -> None:
     """Run an artifact once, and show or write its outputs, in the model's order.
 
-    bfloat16, which numpy has no name for, is kept in .npz files as its raw 16 bits (dtype V2).
+    numpy has no bfloat16: .npz files hold it as raw 16-bit values (dtype V2).
     """
     import time
 

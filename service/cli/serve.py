@@ -40,15 +40,15 @@ def serve(
 ) -> None:
     """Serve the HTTP API and its web page until Ctrl-C or SIGTERM; the first line says where.
 
-    On loopback it needs no keys until the first is made. For a network, make one (`relaxc keys create NAME --scope
-    admin`), then `relaxc serve --host 0.0.0.0 --tls-cert CERT.pem --tls-key KEY.pem`, or leave TLS to a proxy before
-    it: docs/deploying.md has both, with a systemd unit.
+    On loopback, no key is needed until you make the first one. For a network, make one (`relaxc keys create NAME
+    --scope admin`), then `relaxc serve --host 0.0.0.0 --tls-cert CERT.pem --tls-key KEY.pem`, or leave TLS to a proxy
+    before it: docs/deploying.md has both, with a systemd unit.
 
-    With --workers 0 it runs no jobs, and `relaxc worker` elsewhere does; it still looks at uploads, in processes of its
-    own.
+    With --workers 0 the server runs no jobs; `relaxc worker` runs them elsewhere. It still checks uploads, in separate
+    processes.
 
-    SIGTERM drains: no new work is taken, running jobs have RELAXC_DRAIN_S to end, the others wait in the database for
-    the next start; a second SIGTERM stops at once. /healthz, /readyz and /metrics are for what watches it;
+    SIGTERM drains: the server takes no new work, running jobs get RELAXC_DRAIN_S to finish, and queued jobs stay in the
+    database for the next start. A second SIGTERM stops at once. /healthz, /readyz and /metrics are for what watches it;
     RELAXC_LOG_FORMAT=json for what collects its log; docs/settings.md lists every setting, docs/api.md every call.
     """
     from relaxc.service import api

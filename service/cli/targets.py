@@ -27,10 +27,10 @@ def targets(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """List the named targets, with `auto` (this machine) first, and what this machine reaches at most.
+    """List the named targets, `auto` (this machine) first, and this machine's measured peaks.
 
-    Its multiply-adds of each dtype and the bytes from each cache are measured once, on one core and on all, which takes
-    some seconds on a machine that does nothing else, and kept in the cache folder.
+    The peaks are multiply-adds per dtype and bytes per cache level, on one core and on all. They are measured once,
+    which takes some seconds on an idle machine, and kept in the cache folder.
 
     For `auto` and `auto-gpu` it prints what each dtype is multiplied with, by the hardware row, and how many
     multiply-adds that makes a cycle on one core (or SM); --json has that for every target.

@@ -43,7 +43,8 @@ def tune(
     model: Model,
     target: Target = "auto",
     trials: Annotated[
-        int, typer.Option("--trials", metavar="N", min=1, help="Trials a task on average; tasks that gain get more.")
+        int,
+        typer.Option("--trials", metavar="N", min=1, help="Average trials per kernel; kernels that improve get more."),
     ] = 64,
     time: Annotated[
         str | None, typer.Option("--time", metavar="T", help="Stop after that time: 90s, 10m, 2h.", show_default=False)
@@ -61,11 +62,15 @@ def tune(
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run that was interrupted: its trials are not repeated.")
+        bool, typer.Option("--resume", help="Continue an interrupted run without repeating its trials.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Search also for kernels that have a record.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Search kernels that already have a record, too.")] = False,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Give no task up before its trials: every point, if N is that many.")
+        bool,
+        typer.Option(
+            "--exhaustive",
+            help="Use all N trials of every kernel, even without improvement; a large N tries every point.",
+        ),
     ] = False,
     rpc_tracker: Annotated[
         str, typer.Option("--rpc-tracker", metavar="HOST:PORT", help="Measure on devices of this tracker.")
@@ -82,9 +87,9 @@ def tune(
 ) -> None:
     """Search for faster parameters of a model's kernels, and keep what wins as records that `relaxc compile` uses.
 
-    Kernels that take most of the time and are far from their limit are searched most; one that reaches 90 % of it is
-    left. What wins was timed in turns with the untuned kernel and gives its numbers. Records are added as they are won;
-    Ctrl-C or a crash loses the trial in flight, and --resume goes on from there.
+    The search spends most trials on kernels that take the most time and are far from their limit; it skips a kernel
+    that reaches 90 % of it. A winner was timed in turns with the untuned kernel and computes the same numbers. Each
+    record is written when it wins; Ctrl-C or a crash loses only the current trial, and --resume continues from there.
 
     `relaxc --server URL tune …` searches on a server, for its CPU, and adds what wins there to the records here.
     """

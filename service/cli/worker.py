@@ -33,8 +33,8 @@ def worker(
     With RELAXC_RUNNER=ray://HOST:PORT the nodes of that Ray cluster run the jobs, each node as many as --workers and
     --tune-workers say: on each, `ray start --address HOST:PORT --resources "$(relaxc worker --resources)"`.
 
-    SIGTERM drains: no job is begun, running ones have RELAXC_DRAIN_S to end, then they are queued again; a second
-    SIGTERM, or a SIGINT, stops at once.
+    SIGTERM drains: no new job starts, and running jobs get RELAXC_DRAIN_S to finish before they are queued again. A
+    second SIGTERM, or a SIGINT, stops at once.
     """
     if resources:
         _print_resources()

@@ -14,11 +14,11 @@ __all__ = ["workers"]
 
 
 def workers(context: typer.Context, json: Json = False, verbose: Verbose = False) -> None:
-    """List servers and workers: where they are, what their machines are, how many jobs they run.
+    """List servers and workers, with their hosts, their machines and the number of jobs each runs.
 
-    One that is `silent` has missed heartbeats; after RELAXC_SERVER_LEASE_S it is taken for dead, its jobs run
-    elsewhere, and it is listed no more. RELAXC_DATABASE_URL and RELAXC_CACHE_DIR have to be as the servers have them;
-    `relaxc --server URL workers` asks a server, with the key of an admin.
+    A `silent` one has missed heartbeats. After RELAXC_SERVER_LEASE_S it counts as dead: its jobs run elsewhere, and it
+    leaves the list. RELAXC_DATABASE_URL and RELAXC_CACHE_DIR have to be as the servers have them; `relaxc --server URL
+    workers` asks a server, with the key of an admin.
     """
     remote: Remote = context.obj
     rows = _here() if remote.url is None else _there(remote)

@@ -68,7 +68,7 @@ class Job:
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ServerUnreachable(
-                "the server's answer is no job: it is not a relaxc server, or not of our time"
+                "the answer is not a job: this is no relaxc server, or its version differs from this client's"
             ) from error
 
 
@@ -105,5 +105,5 @@ class Model:
             return Model(str(data["digest"]), str(data["name"]), str(data["format"]), int(data["size_bytes"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ServerUnreachable(
-                "the server's answer is no model: it is not a relaxc server, or not of our time"
+                "the answer is not a model: this is no relaxc server, or its version differs from this client's"
             ) from error

@@ -35,7 +35,7 @@ def write_runtime(folder: Path, libraries: Sequence[Path], version: str, compile
 
 
 def _copy_licenses(folder: Path) -> None:
-    folder.mkdir()
+    """TVM's, beside ours, which come with the sources."""
     for distribution, licenses in tvm_libraries.licenses().items():
         for path in licenses:
             shutil.copyfile(path, folder / f"{distribution}-{path.name}")

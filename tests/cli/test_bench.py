@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from relaxc.service.cli import bench
 from relaxc.service.cli.main import main
 from relaxc.service.config import settings
+from relaxc.service.runtime.bench import BenchReport, Ratio, Timing
 from tests.cli.conftest import Relaxc
 from tests.runtime.conftest import artifact, linear
 from tests.zoo import export
@@ -98,3 +100,15 @@ def test_profile_adds_up_and_writes_a_trace(
 @pytest.mark.slow
 def test_a_trace_that_cannot_be_written_is_refused(cnn: tuple[Path, Path], tmp_path: Path) -> None:
     assert main(["profile", str(cnn[1]), "--runs", "1", "--trace", str(tmp_path / "nowhere" / "t.json")]) == 2
+
+
+def test_a_side_is_one_line_of_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaxc.service.cli.output._PLAIN_WIDTH", 80)
+    sides = [Timing(name, 12345, *(12345.678 for _ in range(7)), 98765.4) for name in ("relaxc", "onnxruntime")]
+    ratio = Ratio("relaxc", "onnxruntime", 1.4234, 1.03, 2.28, 1.4, 1.45)
+    bench._show(BenchReport(5, 0.1, tuple(sides), (ratio,)), 2, 1, None)
+    _, header, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, [header, *lines])) <= 80
+    assert header.split()[:6] == ["side", "runs", "per", "second", "p50", "p90"]
+    assert [line.split()[0] for line in lines[:2]] == ["relaxc", "onnxruntime"]
+    assert lines[2] == "relaxc takes 1.42 \N{MULTIPLICATION SIGN} the time of onnxruntime (p10 to p90 1.03 to 2.28)"

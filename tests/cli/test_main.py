@@ -32,6 +32,24 @@ sys.exit(f"loaded {heavy}" if heavy else code)
         assert f" {verb} " in done.stdout
 
 
+def test_the_version_is_that_of_pyproject(called: Relaxc) -> None:
+    from importlib import metadata
+
+    assert called("--version").stdout == f"relaxc {metadata.version('relaxc')}\n"
+
+
+@pytest.mark.parametrize("words", [(), ("compile",), ("cache", "ls")])
+def test_help_of_a_verb_is_its_option_help(called: Relaxc, words: tuple[str, ...]) -> None:
+    asked = called("help", *words)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout == called(*words, "--help").stdout
+
+
+def test_help_of_no_verb_is_a_usage_error(called: Relaxc) -> None:
+    done = called("help", "frobnicate")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_usage_error_exits_2_with_a_line_and_a_remedy(relaxc: Relaxc) -> None:
     done = relaxc("compile", "model.onnx")
     assert done.returncode == 2

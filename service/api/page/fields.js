@@ -29,7 +29,7 @@ export function controls() {
   const number = (attributes) => el("input", { type: "number", ...attributes });
   const digest = { type: "text", spellcheck: "false", autocomplete: "off", placeholder: "SHA-256 of a result" };
   return {
-    known: el("select", {}, option(["", "a file of mine"])),
+    known: el("select", {}, option(["", "Upload a file"])),
     artifact: el("input", digest),
     target: el("select", {}, option(["auto", "auto"])),
     trials: number({ min: 1, max: 100000, value: 64 }),

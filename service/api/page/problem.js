@@ -14,7 +14,7 @@ export function problemPanel(problem) {
     problem.remedy && el("p", { class: "remedy" }, problem.remedy),
     facts([
       ["Code", el("a", { href: `/problems/${encodeURIComponent(problem.code)}` }, problem.code)],
-      ["Whose fault", problem.fault],
+      ["Cause", problem.fault],
       ["Node", problem.node],
       ["Retry", problem.retryable ? "the same request may succeed later" : ""],
       ...fields.filter((row) => !isNested(row)).map(([name, value]) => [name, String(value)]),

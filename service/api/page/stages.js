@@ -39,7 +39,7 @@ export function stageStrip() {
   function finish(state) {
     ended = true;
     [bar.max, bar.value] = [1, state === "succeeded" ? 1 : 0];
-    text.textContent = state === "succeeded" && !heard ? "the store had it: nothing was to be done" : "";
+    text.textContent = state === "succeeded" && !heard ? "Served from cache" : "";
     for (const { node } of cells.values()) {
       if (node.dataset.state === "running") node.dataset.state = state === "succeeded" ? "done" : "broken";
       else if (node.dataset.state === "waiting") node.dataset.state = "skipped";

@@ -88,7 +88,7 @@ def manifest(digest: ArtifactDigest, request: Request, owner: Reader) -> Respons
 
 @router.get("/{digest}/report", responses=_JSON, summary="How the artifact was made")
 def report(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
-    """Return what people want of the manifest: files, kernels and how they were scheduled, fusions, verification."""
+    """Return a summary of the manifest: files, kernels and their schedules, fusions, verification."""
     with _open(request, owner, digest) as opened:
         headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
         if has_it(request, digest):
@@ -102,13 +102,13 @@ def report(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
 
 @router.get("", response_model=ArtifactList, summary="Your artifacts")
 def list_artifacts(request: Request, owner: Reader) -> Response:
-    """Return the thousand newest; the size is 0 where the store has one no more."""
+    """List up to 1000 artifacts, the newest first. A size of 0 means that the store has removed the file."""
     return JSONResponse({"artifacts": [row.to_dict() for row in backend_of(request).artifacts.list(owner)]})
 
 
 @router.delete("/{digest}", status_code=204, responses=responses("artifact-not-found"), summary="Forget an artifact")
 def remove_artifact(digest: ArtifactDigest, request: Request, owner: Compiler) -> Response:
-    """Forget it; jobs that were accepted still run."""
+    """Delete it from your list; jobs already accepted still run."""
     backend_of(request).artifacts.remove(owner, digest)
     return Response(status_code=204)
 

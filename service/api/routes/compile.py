@@ -81,9 +81,9 @@ async def compile_model(
 ) -> Response:
     """Compile the uploaded model, or find it compiled, and send the `.so`.
 
-    Equal requests are compiled once. When the sender goes away the compile goes on, and its result is kept: asking
-    again finds it, or joins it. `Prefer: wait=10` gives the job (202) when ten seconds were not enough, and
-    `Prefer: respond-async` gives it at once.
+    Equal requests are compiled once. If you disconnect, the compile continues and its result is kept: the same request
+    finds it later, or joins it. With `Prefer: wait=10` the answer is the job (202) if ten seconds are not enough; with
+    `Prefer: respond-async` it is the job at once.
     """
     backend, preference = backend_of(request), preference_of(prefer)
     async with taken_form(request, owner, FIELDS) as (form, upload):

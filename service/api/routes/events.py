@@ -67,8 +67,8 @@ async def events(
         int, Header(ge=0, le=2**31 - 1, description="The last event that you have.", examples=[3])
     ] = 0,
 ) -> Response:
-    """Send past events first, then each as it comes. `event:` is stage, progress, log, metric, state or done, `id:` the
-    event's number; after `Last-Event-ID` it goes on. A comment comes every 15 s when nothing else does.
+    """Send past events first, then each new one. `event:` is stage, progress, log, metric, state or done; `id:` is the
+    event's number. `Last-Event-ID` continues after that event. An idle stream sends a comment every 15 s.
     """
     backend, after = backend_of(request), last_event_id
     job = await to_thread.run_sync(backend.jobs.get, owner, id)

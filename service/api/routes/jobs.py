@@ -56,7 +56,7 @@ _EXAMPLES: dict[str, Any] = {
 }
 
 
-@router.post("", status_code=202, responses=_SUBMIT, dependencies=[Depends(json_only)], summary="Have something done")
+@router.post("", status_code=202, responses=_SUBMIT, dependencies=[Depends(json_only)], summary="Submit a job")
 async def submit_job(
     request: Request,
     wanted: Annotated[objects.JobSubmission, Body(openapi_examples=_EXAMPLES)],
@@ -70,9 +70,9 @@ async def submit_job(
         ),
     ] = None,
 ) -> Response:
-    """Return the job is on the server's disk when the answer comes. An equal one of yours that lives is shared.
+    """Submit a job. It is on the server's disk before the answer; an equal unfinished job of yours is returned instead.
 
-    `tune` needs the scope tune, the other kinds compile.
+    Tuning needs the scope `tune`; other kinds need `compile`.
     """
     needed = "tune" if wanted.kind is JobKind.TUNE else "compile"
     if needed not in owner.scopes:
@@ -122,14 +122,14 @@ def list_jobs(
         str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before.")
     ] = None,
 ) -> Response:
-    """Return the newest first, a page at a time; results, and the fields of errors, are in the answer for one job."""
+    """List your jobs, the newest first, in pages. Only `GET /v1/jobs/{id}` has results and the fields of errors."""
     page = backend_of(request).jobs.list(owner, state=state, kind=kind, model=model, limit=limit, cursor=cursor)
     return JSONResponse({"jobs": [row.listed() for row in page.jobs], "next": page.next})
 
 
 @router.get("/{id}", response_model=objects.Job, responses=responses("job-not-found"), summary="One job")
 def get_job(id: JobId, request: Request, owner: Reader) -> Response:
-    """Return its state, its stage and what came of it."""
+    """Return its state, stage and result."""
     row = backend_of(request).jobs.get(owner, id)
     return JSONResponse(row.to_dict(), headers={"Cache-Control": "no-store"})
 
@@ -142,5 +142,5 @@ def get_job(id: JobId, request: Request, owner: Reader) -> Response:
     summary="Cancel a job",
 )
 def cancel_job(id: JobId, request: Request, owner: Worker) -> Response:
-    """End it: its processes are gone in under two seconds."""
+    """Cancel the job; its processes end within two seconds."""
     return JSONResponse(backend_of(request).jobs.cancel(owner, id).to_dict(), 202)

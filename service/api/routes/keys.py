@@ -40,9 +40,9 @@ _REVOKED = responses("key-not-found", "admin-needed")
     summary="Make a key",
 )
 def make_key(wish: KeyWish, request: Request, owner: Admin) -> Response:
-    """Show the secret, and what webhooks are signed with, this once. From the first key on nobody is served without.
+    """Make a key, and return its secret and the webhook secret, which are shown only once.
 
-    `admin` has every scope in it.
+    As soon as one key exists, every call needs one. The scope `admin` includes all others.
     """
     keys = backend_of(request).keys
     made = keys.create(wish.name, wish.scopes, owner=wish.owner, expires_s=wish.expires_s, weight=wish.weight)
@@ -58,10 +58,10 @@ def make_key(wish: KeyWish, request: Request, owner: Admin) -> Response:
     summary="Make a new key in place of one",
 )
 def rotate_key(id: KeyId, wish: KeyRotation, request: Request, owner: Anybody) -> Response:
-    """Make a key for the same owner, with the same name, scopes and length of life, which sees all that there was.
+    """Replace a key with a new one of the same owner, name, scopes and lifetime.
 
-    The old one is revoked, or expires in `grace_s` seconds. A key may rotate itself, whatever its scopes; the new one
-    then expires when the old one would have. Other keys are an admin's to rotate.
+    The old key is revoked, or expires in `grace_s` seconds. Any key may rotate itself; the new one then expires when
+    the old one would have. Only an admin may rotate other keys.
     """
     if id != owner.key and not owner.admin:
         raise Forbidden("a key without the scope admin rotates itself alone", scope="admin", has=sorted(owner.scopes))

@@ -46,7 +46,7 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
 
 @router.post("", status_code=201, responses=UPLOADED, openapi_extra=model_form(), summary="Upload a model")
 async def add_model(request: Request, owner: Compiler) -> Response:
-    """Keep a model, to have jobs of it: the same form as `POST /v1/compile` takes, without options."""
+    """Upload a model for later jobs, with the same form as `POST /v1/compile`, but without options."""
     models = backend_of(request).models
     async with taken_form(request, owner, fields=()) as (form, upload):
         assert form.model is not None
@@ -58,18 +58,18 @@ async def add_model(request: Request, owner: Compiler) -> Response:
 
 @router.get("", response_model=Models, summary="Your models")
 def list_models(request: Request, owner: Reader) -> Response:
-    """Return the thousand newest."""
+    """List up to 1000 models, the newest first."""
     return JSONResponse({"models": [row.to_dict() for row in backend_of(request).models.list(owner)]})
 
 
 @router.get("/{digest}", response_model=Model, responses=responses("model-not-found"), summary="One model")
 def get_model(digest: ModelDigest, request: Request, owner: Reader) -> Response:
-    """Return what is known of it without compiling it."""
+    """Return what is known of a model before it is compiled."""
     return JSONResponse(backend_of(request).models.get(owner, digest).to_dict())
 
 
 @router.delete("/{digest}", status_code=204, responses=responses("model-not-found"), summary="Forget a model")
 def remove_model(digest: ModelDigest, request: Request, owner: Compiler) -> Response:
-    """Forget it; jobs that were accepted still run."""
+    """Delete it from your list; jobs already accepted still run."""
     backend_of(request).models.remove(owner, digest)
     return Response(status_code=204)

@@ -36,7 +36,7 @@ _REVOKED = responses("owner-not-found", "admin-needed")
     summary="Make an owner",
 )
 def make_owner(wish: OwnerWish, request: Request, owner: Admin) -> Response:
-    """Make an owner without keys; `POST /v1/keys` with its id as `owner` gives it some."""
+    """Make an owner without keys; `POST /v1/keys` with its id as `owner` adds one."""
     row = backend_of(request).owners.create(wish.name, weight=wish.weight)
     secret = {"webhook_secret": row.webhook_secret}
     headers = {"Cache-Control": "no-store", "Location": f"/v1/owners/{row.id}"}

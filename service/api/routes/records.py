@@ -59,13 +59,13 @@ async def add_records(request: Request, owner: Tuner, name: Annotated[str, NAME]
 
 @router.get("", response_model=RecordSets, summary="Your record sets")
 def list_records(request: Request, owner: Reader) -> Response:
-    """Return the thousand newest."""
+    """List up to 1000 record sets, the newest first."""
     return JSONResponse({"records": [row.to_dict() for row in backend_of(request).records.list(owner)]})
 
 
 @router.get("/{digest}", response_class=Response, responses=_GOT, summary="One record set")
 def get_records(digest: RecordsDigest, request: Request, owner: Reader) -> Response:
-    """Return its text, which never changes."""
+    """Return the text of a record set, which never changes."""
     text = backend_of(request).records.read(owner, digest)
     headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
     if has_it(request, digest):
@@ -75,6 +75,6 @@ def get_records(digest: RecordsDigest, request: Request, owner: Reader) -> Respo
 
 @router.delete("/{digest}", status_code=204, responses=responses("records-not-found"), summary="Forget a record set")
 def remove_records(digest: RecordsDigest, request: Request, owner: Tuner) -> Response:
-    """Forget it; what was compiled with it stays."""
+    """Delete it from your list; artifacts compiled with it stay."""
     backend_of(request).records.remove(owner, digest)
     return Response(status_code=204)

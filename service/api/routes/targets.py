@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1", tags=["targets"])
 
 @router.get("/targets", summary="Every named target")
 def targets(request: Request, _: Reader) -> Targets:
-    """Return first what `auto` and `auto-gpu` mean, where all workers mean the same by it; `missing` is of them."""
+    """List every target, `auto` and `auto-gpu` first where all workers agree on them; `missing` is what these lack."""
     fleet = backend_of(request).fleet
     found = fleet.own_targets() + [(tag.name, tag) for tag in tags()]
     return Targets(targets=[Target(target=name, **spec.to_dict(), missing=fleet.lacks(spec)) for name, spec in found])

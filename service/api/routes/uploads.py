@@ -66,9 +66,9 @@ async def put_upload(
         str | None, Header(description="bytes FIRST-LAST/TOTAL of a part.", examples=["bytes 0-1048575/4194304"])
     ] = None,
 ) -> Response:
-    """Return the bytes of a model file, whole or from where the upload stands; the last part makes it a model.
+    """Send a model file, whole or in parts that continue at `Upload-Offset`; the last part completes the model.
 
-    What came before a connection broke is kept, and dropped when nobody goes on with it.
+    After a broken connection, what has arrived is kept for a while, so that you can continue.
     """
     backend, body = backend_of(request), body_of(request)
     span = span_of(content_range, body.announced_bytes)
@@ -91,9 +91,9 @@ async def put_upload(
 def head_upload(
     sha256: UploadDigest, request: Request, owner: Compiler, name: Annotated[str, NAME] = "model"
 ) -> Response:
-    """Answer how much has come: `Upload-Offset` is 0 where nothing has, and the size where the model is complete.
+    """Return in `Upload-Offset` how much has arrived: 0 for nothing, the file's size for a complete model.
 
-    `name` may be there as in a PUT of the same address, and says nothing.
+    `name` is accepted, as in a PUT of the same address, and ignored.
     """
     here = _standing(backend_of(request), owner, sha256)
     if isinstance(here, ModelRow):
@@ -104,14 +104,14 @@ def head_upload(
 
 @router.get("", response_model=BegunUploads, summary="Your uploads that are on their way")
 def list_uploads(request: Request, owner: Compiler) -> Response:
-    """Return the thousand newest that you may go on with; the quota of bytes counts each with all its bytes."""
+    """List up to 1000 unfinished uploads, the newest first. Each counts against the quota with its full size."""
     rows = backend_of(request).allowance.uploads(owner.id)
     return JSONResponse({"uploads": [row.to_dict() for row in rows]}, headers={"Cache-Control": "no-store"})
 
 
 @router.delete("/{sha256}", status_code=204, responses=_DROPPED, summary="Drop an upload")
 def drop_upload(sha256: UploadDigest, request: Request, owner: Compiler) -> Response:
-    """Forget what has come of it, and give its room back; nothing where nothing has come. A model stays."""
+    """Delete what has arrived of an unfinished upload, and free its space. A complete model stays."""
     backend_of(request).uploads.remove(owner, sha256)
     return Response(status_code=204)
 

@@ -16,6 +16,6 @@ router = APIRouter(prefix="/v1", tags=["service"])
 
 @router.get("/workers", response_model=Workers, summary="Every server and worker")
 def list_workers(request: Request, owner: Admin) -> Response:
-    """List them, the oldest first, with the machine of each. A dead one is `silent`, and then gone."""
+    """List servers and workers with their machines, the oldest first. A dead one is `silent`, then disappears."""
     found = backend_of(request).fleet.every(fresh=True)
     return JSONResponse({"workers": [each.to_dict() for each in found]}, headers={"Cache-Control": "no-store"})
