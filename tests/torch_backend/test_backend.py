@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,22 @@ def test_weights_that_change_make_another_artifact() -> None:
         got, grown = counted(lambda: net(x))
     same(got, model(x))
     assert grown == {"compiled": 1}
+
+
+def test_weights_that_change_uncounted_make_another_artifact() -> None:
+    model, x = nn.Sequential(nn.Linear(16, 600), nn.BatchNorm1d(600)).eval(), torch.randn(4, 16)
+    net = compiled(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for change in (
+            lambda: model.train()(x),  # torch does not count what a batch norm writes
+            lambda: model[0].weight.data.mul_(2),
+            lambda: setattr(model[0].bias, "data", torch.randn(600)),
+        ):
+            same(net(x), model(x))
+            change()
+            model.eval()
+        same(net(x), model(x))
 
 
 def test_what_is_refused_runs_eagerly_and_says_so() -> None:
