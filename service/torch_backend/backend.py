@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS
 from relaxc.service.request import CompileOptions
 from relaxc.service.runtime.session import Session
 from relaxc.service.torch_backend.captured import Captured, captured
+from relaxc.service.torch_backend.results import is_computed, returned
 from relaxc.service.torch_backend.weights import Weights
 
 __all__ = ["RunsEagerly", "backend", "report"]
@@ -96,9 +97,7 @@ class _Graph:
         computed = map(_tensor, outputs.values())
         if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in arguments):
             computed = map(_without_gradient, computed)
-        return tuple(
-            arguments[kind] if isinstance(kind, int) else _result(kind, computed) for kind in made.found.results
-        )
+        return tuple(returned(made.found.results, arguments, computed, made.found.where))
 
     def _ready(self, arguments: Sequence[Any]) -> _Made | None:
         """The artifact for these weights, which is made where there is none; None where it cannot be."""
@@ -119,7 +118,7 @@ class _Graph:
         from relaxc.service.runtime.loading import load
 
         found = captured(self._graph)
-        if not {"tensor", "size"} & set(found.results):
+        if not any(map(is_computed, found.results)):
             raise UnsupportedModel("the graph computes nothing")
         weights = Weights([arguments[place] for place in found.weights])
         target = self._own.get("target", "auto")
@@ -151,12 +150,6 @@ class _Graph:
         _counts[f"eager: {error.code}"] += 1
         told = f"graph runs eagerly, {_counts['eager']} by now: {error.code}: {error.message}"
         warnings.warn(f"relaxc: a {told}", RunsEagerly, stacklevel=3)
-
-
-def _result(kind: str, computed: Iterator[torch.Tensor]) -> Any:
-    if kind == "nothing":
-        return None
-    return next(computed) if kind == "tensor" else next(computed).item()
 
 
 def _tensor(array: Any) -> torch.Tensor:

@@ -123,6 +123,30 @@ def test_what_changes_its_input_runs_eagerly() -> None:
     same(x, torch.full((4,), 2.0))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_share_memory_as_eager_s_do(dynamic: bool) -> None:
+    def model(x: torch.Tensor) -> tuple[Any, ...]:
+        y = x * 2
+        rows, flat, (left, right) = x[1:], y.view(-1), (y + 1).chunk(2, -1)
+        torch._dynamo.graph_break()
+        rows.add_(5)
+        flat[1:3].mul_(3)
+        left.neg_()
+        return y, x.sum(), right, left, flat
+
+    relaxc.torch_backend  # noqa: B018
+    net = torch.compile(model, backend="relaxc", options={"target": "x86-64-v3"}, dynamic=dynamic)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for rows in (3, 5) if dynamic else (3,):
+            x = torch.randn(rows, 4)
+            other = x.clone()
+            got, grown = counted(lambda x=x: net(x))
+            same(got, model(other))
+            same(x, other)
+            assert grown.get("compiled", 0) == (rows == 3)
+
+
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(Exception, match="no_such"):
         compiled(mlp(), no_such=1)(torch.ones(1, 16))

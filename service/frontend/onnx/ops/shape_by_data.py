@@ -74,9 +74,7 @@ def computed_slice(node: Node, x: Any) -> Any:
             most = tirx.max(size, ONE)  # what is longer than the axis takes one element, as this does
             step = tirx.max(tirx.min(own(steps, axis, ONE), most), -most)
             end_of = own(end, axis, size)
-            first, last = (
-                tirx.Select(bound < 0, bound + size, bound) for bound in (own(start, axis, ZERO), end_of)
-            )
+            first, last = (tirx.Select(bound < 0, bound + size, bound) for bound in (own(start, axis, ZERO), end_of))
             ahead = [tirx.min(tirx.max(bound, ZERO), size) for bound in (first, last)]
             back = [tirx.min(tirx.max(first, ZERO), size - 1), tirx.min(tirx.max(last, ZERO - 1), size - 1)]
             back[1] = tirx.Select(tirx.any(*(end_of == each for each in ENDS)), ZERO - 1, back[1])
