@@ -32,7 +32,7 @@ Result = int | str | Shared
 
 
 def is_computed(result: Result) -> bool:
-    """Whether an artifact has this result."""
+    """Return whether an artifact has this result."""
     return result in ("tensor", "size") or (isinstance(result, Shared) and result.argument is None)
 
 

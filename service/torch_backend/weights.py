@@ -31,7 +31,7 @@ class Weights:
         self._read = self._elements()
 
     def are(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether these are they, and none was seen to change."""
+        """Return whether these are they, and none was seen to change."""
         return (
             len(tensors) == len(self._held)
             and all(
