@@ -18,6 +18,7 @@ from relaxc.service.errors import ModelMalformed, UnsupportedModel, Verification
 from relaxc.service.request import CompileOptions
 from relaxc.service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
+from tests.test_compiler_quantized import judged
 
 UNVERIFIED = CompileOptions(verify=False)
 
@@ -89,6 +90,20 @@ def test_inputs_of_one_sign_are_left_out_where_the_model_has_no_numbers_for_them
     path = write(tmp_path, model([node("Acos", ["x"], ["y"])], [value("x", [64])], [value("y", [64])]))
     found: Any = relaxc.compile(path).manifest.verification
     assert found["passed"] and found["outputs"][0]["nonfinite"] > 0
+
+
+def test_inputs_for_which_an_output_is_nan_throughout_still_refute(tmp_path: Path) -> None:
+    """The least of what is drawn is below 0, so that its logarithm is NaN; that of one sign has one."""
+
+    def logarithm(*first: str) -> Any:
+        nodes = [node("ReduceMin", ["x"], ["x0"], keepdims=0)]
+        nodes += [node(op, [f"x{place}"], [f"x{place + 1}"]) for place, op in enumerate(first)]
+        return model([*nodes, node("Log", [f"x{len(first)}"], ["y"])], [value("x", [64])], [value("y", [])])
+
+    right = write(tmp_path, logarithm(), "right.onnx")
+    judged(right, right)
+    with pytest.raises(VerificationFailed, match="NaN or infinite on one side"):
+        judged(right, write(tmp_path, logarithm("Abs"), "wrong.onnx"))
 
 
 @pytest.mark.parametrize("op", ["Identity", "Relu", "Transpose", "Cast", "MatMul"])

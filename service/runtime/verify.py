@@ -127,15 +127,19 @@ def _compared(
     for done, draw in enumerate(draws):
         given = any(draw is each for each in samples)
         taken = (
-            (draw.inputs, judge.reference(draw.inputs)) if given else _taken(judge.reference, draw.inputs, signature)
+            [(draw.inputs, judge.reference(draw.inputs))] if given else _taken(judge.reference, draw.inputs, signature)
         )
-        if _tells(taken[1]):
-            hold(*taken, again=draw.again)
-        elif not draw.again:
-            mute.append(taken)
+        for inputs, wanted in taken:
+            if _tells(wanted):
+                hold(inputs, wanted, again=draw.again)
+            elif not draw.again:
+                mute.append((inputs, wanted))
         progress(done + 1, len(draws))
-    for taken in mute if not results else ():
-        hold(*taken, again=False)
+    for inputs, wanted in mute:
+        if not results:
+            hold(inputs, wanted, again=False)
+        elif not (found := judge.compared(inputs, session(inputs), wanted)).passed and _denies(found):
+            results.append(found)
     slices = {name: each.worst() for name, each in judge.slices.items()}
     found = Verification.worst(results).sliced(slices | judge.small_slices(session, compared_on))
     return found.weakened(seen.weak({name for name, judge in judges.items() if judge == EMPTY}))
@@ -329,12 +333,14 @@ class _Judge:
         return found
 
 
-def _taken(reference: Run, drawn: Arrays, signature: Signature) -> tuple[Arrays, Arrays]:
+def _taken(reference: Run, drawn: Arrays, signature: Signature) -> list[tuple[Arrays, Arrays]]:
     """Return inputs and what the reference makes of them: those drawn, or others where it stops at them, makes nothing,
-    or outputs with other axes than all calls have. Raise its ModelError where it stops at all.
+    or outputs with other axes than all calls have; both, where it makes NaN of those drawn. Raise its ModelError where
+    it stops at all.
     """
     ranks = {spec.name: len(spec.shape) for spec in signature.outputs}
     empty: tuple[Arrays, Arrays] | None = None
+    nan: list[tuple[Arrays, Arrays]] = []
     stopped: ModelError | None = None
     for inputs in (drawn, *other_operands(drawn)):
         try:
@@ -344,11 +350,13 @@ def _taken(reference: Run, drawn: Arrays, signature: Signature) -> tuple[Arrays,
             continue
         fits = all(array.ndim == ranks.get(name, array.ndim) for name, array in wanted.items())
         if fits and _tells(wanted) and any(array.size for array in wanted.values()):
-            return inputs, wanted
+            return [*nan, (inputs, wanted)]
+        if fits and inputs is drawn and not _tells(wanted):
+            nan.append((inputs, wanted))
         empty = empty or (inputs, wanted)
     if empty is None:
         raise stopped or AssertionError
-    return empty
+    return [empty]
 
 
 def _fits(signature: Signature, sample: Mapping[str, Any]) -> bool:
@@ -358,6 +366,13 @@ def _fits(signature: Signature, sample: Mapping[str, Any]) -> bool:
     except (InputShape, KeyError):
         return False
     return True
+
+
+def _denies(found: Verification) -> bool:
+    """Whether an output of floats is wrong, where another is NaN throughout: integers that are made of NaN say nothing,
+    and no more does one that is NaN on both sides.
+    """
+    return any(not row.passed and row.dtype.startswith(("float", "bfloat")) for row in found.outputs)
 
 
 def _tells(wanted: Mapping[str, Any]) -> bool:

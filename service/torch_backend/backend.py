@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from relaxc.service.frontend.pt2.torch_calls import TORCH_ERRORS
 from relaxc.service.request import CompileOptions
 from relaxc.service.runtime.session import Session
 from relaxc.service.torch_backend.captured import Captured, captured
+from relaxc.service.torch_backend.results import is_computed, returned
+from relaxc.service.torch_backend.weights import Weights
 
 __all__ = ["RunsEagerly", "backend", "report"]
 
@@ -61,6 +64,15 @@ def backend(
     return _Graph(graph, chosen, own, tunes=bool(own.get("tune")) or (mode or "").startswith("max-autotune"))
 
 
+@dataclass(frozen=True)
+class _Made:
+    """An artifact of a graph, with the weights that it has."""
+
+    found: Captured
+    session: Session
+    weights: Weights
+
+
 class _Graph:
     """One graph, with the artifact for the weights that it was called with last."""
 
@@ -68,64 +80,55 @@ class _Graph:
         self, graph: torch.fx.GraphModule, options: CompileOptions, own: Mapping[str, Any], *, tunes: bool
     ) -> None:
         self._graph, self._options, self._own, self._tunes = graph, options, own, tunes
-        self._found: Captured | None = None
-        self._session: Session | None = None
-        self._weights: list[tuple[Any, int]] = []
+        self._made: _Made | None = None
         self._is_eager = False
 
     @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def __call__(self, *arguments: Any) -> Any:
         """Return the graph's results. Whoever asks for their gradients is refused with a sentence."""
-        if self._is_eager or not self._is_ready(arguments):
+        if self._is_eager or (made := self._ready(arguments)) is None:
             return self._graph(*arguments)
-        assert self._session is not None and self._found is not None
-        given = [arguments[place].detach() for place in self._found.tensors]
+        given = [arguments[place].detach() for place in made.found.tensors]
         try:
-            outputs = self._session(*given)
+            outputs = made.session(*given)
         except RelaxcError as error:  # sizes, say, that its operators do not take
             self._eager(error, for_good=False)
             return self._graph(*arguments)
         computed = map(_tensor, outputs.values())
         if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in arguments):
             computed = map(_without_gradient, computed)
-        return tuple(
-            arguments[kind] if isinstance(kind, int) else _result(kind, computed) for kind in self._found.results
-        )
+        return tuple(returned(made.found.results, arguments, computed, made.found.where))
 
-    def _is_ready(self, arguments: Sequence[Any]) -> bool:
-        """Whether there is an artifact for these weights; it is made where there is none."""
-        if self._session is not None:
-            assert self._found is not None
-            if all(
-                arguments[place] is held and held._version == version
-                for place, (held, version) in zip(self._found.weights, self._weights, strict=True)
-            ):
-                return True
+    def _ready(self, arguments: Sequence[Any]) -> _Made | None:
+        """The artifact for these weights, which is made where there is none; None where it cannot be."""
+        made = self._made  # another thread may call with other weights
         try:
-            self._compile(arguments)
+            if made is None or not made.weights.are([arguments[place] for place in made.found.weights]):
+                made = self._made = self._compiled(arguments)
+            return made
         except RelaxcError as error:
             self._eager(error)
         except TORCH_ERRORS as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
             self._eager(UnsupportedModel(f"torch does not export the graph: {first}"))
-        return not self._is_eager
+        return None
 
-    def _compile(self, arguments: Sequence[Any]) -> None:
+    def _compiled(self, arguments: Sequence[Any]) -> _Made:
         from relaxc.service.jobs.local.calls import compile
         from relaxc.service.runtime.loading import load
 
-        self._found = captured(self._graph)
-        if not {"tensor", "size"} & set(self._found.results):
+        found = captured(self._graph)
+        if not any(map(is_computed, found.results)):
             raise UnsupportedModel("the graph computes nothing")
-        weights = [arguments[place] for place in self._found.weights]
-        self._weights = [(weight, weight._version) for weight in weights]
+        weights = Weights([arguments[place] for place in found.weights])
         target = self._own.get("target", "auto")
         with tempfile.TemporaryDirectory(prefix="relaxc-") as folder:
             path = Path(folder) / "graph.pt2"
-            self._found.export(arguments, path)
+            found.export(arguments, path)
             made = compile(path, target=target, options=self._tuned(path, target))
-        self._session = load(made.path)
+        session = load(made.path)
         _counts["store" if made.cached else "compiled"] += 1
+        return _Made(found, session, weights)
 
     def _tuned(self, path: Path, target: str) -> CompileOptions:
         """The options, with records of this graph's kernels where the mode asks for them."""
@@ -147,12 +150,6 @@ class _Graph:
         _counts[f"eager: {error.code}"] += 1
         told = f"graph runs eagerly, {_counts['eager']} by now: {error.code}: {error.message}"
         warnings.warn(f"relaxc: a {told}", RunsEagerly, stacklevel=3)
-
-
-def _result(kind: str, computed: Iterator[torch.Tensor]) -> Any:
-    if kind == "nothing":
-        return None
-    return next(computed) if kind == "tensor" else next(computed).item()
 
 
 def _tensor(array: Any) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 
 from relaxc.service.errors import UnsupportedModel
 from relaxc.service.frontend.pt2.torch_calls import quiet
+from relaxc.service.torch_backend.results import Result, is_computed, results_of
 
 __all__ = ["Captured", "captured"]
 
@@ -22,17 +23,18 @@ _TOLD = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_
 class Captured:
     """Which of a graph's arguments are `weights`, `tensors` or sizes of these, and what its results are.
 
-    `sizes` has the place of a size among the arguments → the argument that has it, and the axis. A result is the place
-    of an argument that is passed on, or computed: a `tensor`, a `size`, or `nothing`.
+    `sizes` has the place of a size among the arguments → the argument that has it, and the axis. `where` has it of
+    each size's symbol.
     """
 
     graph: torch.fx.GraphModule
     weights: tuple[int, ...]
     tensors: tuple[int, ...]
     sizes: dict[int, tuple[int, int]]
-    results: tuple[int | str, ...]
+    results: tuple[Result, ...]
     symbolic: dict[int, tuple[int, ...]]
     """Argument → the axes whose sizes may change."""
+    where: dict[str, tuple[int, int]]
 
     def export(self, arguments: Sequence[Any], path: Path) -> None:
         """Write the graph with these arguments as `.pt2`: equal graphs and weights give equal bytes.
@@ -94,14 +96,8 @@ def captured(graph: torch.fx.GraphModule) -> Captured:
             raise UnsupportedModel(f"an argument is a {type(value).__name__}, and no tensor's size")
         sizes[place] = where[str(value)]
     (output,) = [node for node in graph.graph.nodes if node.op == "output"]
-    results = tuple(placeholders.index(node) if node in placeholders else _kind(node) for node in output.args[0])
-    return Captured(graph, tuple(weights), tuple(tensors), sizes, results, symbolic)
-
-
-def _kind(node: Any) -> str:
-    if not isinstance(node, torch.fx.Node):
-        return "nothing" if node is None else "size"
-    return "tensor" if isinstance(node.meta.get("example_value"), torch.Tensor) else "size"
+    results = results_of(placeholders, output.args[0])
+    return Captured(graph, tuple(weights), tuple(tensors), sizes, results, symbolic, where)
 
 
 class _Folded(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow torch
@@ -119,4 +115,4 @@ class _Folded(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow to
         given |= {place: getattr(self, f"weight_{place}") for place in found.weights}
         given |= {place: given[source].shape[axis] for place, (source, axis) in found.sizes.items()}
         results = self.graph_module(*(given[place] for place in sorted(given)))
-        return tuple(value for value, kind in zip(results, found.results, strict=True) if kind in ("tensor", "size"))
+        return tuple(value for value, kind in zip(results, found.results, strict=True) if is_computed(kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,22 @@ def test_weights_that_change_make_another_artifact() -> None:
     assert grown == {"compiled": 1}
 
 
+def test_weights_that_change_uncounted_make_another_artifact() -> None:
+    model, x = nn.Sequential(nn.Linear(16, 600), nn.BatchNorm1d(600)).eval(), torch.randn(4, 16)
+    net = compiled(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for change in (
+            lambda: model.train()(x),  # torch does not count what a batch norm writes
+            lambda: model[0].weight.data.mul_(2),
+            lambda: setattr(model[0].bias, "data", torch.randn(600)),
+        ):
+            same(net(x), model(x))
+            change()
+            model.eval()
+        same(net(x), model(x))
+
+
 def test_what_is_refused_runs_eagerly_and_says_so() -> None:
     x = torch.randn(4, 4)
     with pytest.warns(relaxc.torch_backend.RunsEagerly, match="unsupported-model.*svd"):
@@ -104,6 +121,30 @@ def test_what_changes_its_input_runs_eagerly() -> None:
         got = compiled(lambda x: x.add_(1) * 2)(x)
     same(got, torch.full((4,), 4.0))
     same(x, torch.full((4,), 2.0))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_share_memory_as_eager_s_do(dynamic: bool) -> None:
+    def model(x: torch.Tensor) -> tuple[Any, ...]:
+        y = x * 2
+        rows, flat, (left, right) = x[1:], y.view(-1), (y + 1).chunk(2, -1)
+        torch._dynamo.graph_break()
+        rows.add_(5)
+        flat[1:3].mul_(3)
+        left.neg_()
+        return y, x.sum(), right, left, flat
+
+    relaxc.torch_backend  # noqa: B018
+    net = torch.compile(model, backend="relaxc", options={"target": "x86-64-v3"}, dynamic=dynamic)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for rows in (3, 5) if dynamic else (3,):
+            x = torch.randn(rows, 4)
+            other = x.clone()
+            got, grown = counted(lambda x=x: net(x))
+            same(got, model(other))
+            same(x, other)
+            assert grown.get("compiled", 0) == (rows == 3)
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
 
-__all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints", "slice_of", "tensor_of"]
+__all__ = ["ENDS", "MAX_FOLDED", "Known", "Undecided", "known_ints", "slice_of", "tensor_of"]
 
 # Larger results are left to the constant folding pass, which compiles what it folds.
 MAX_FOLDED = 4096
@@ -51,6 +51,10 @@ def known_ints(
     return Known(array.reshape(shape), dtype)
 
 
+ENDS = (2**31 - 1, 2**63 - 1)
+"""The ends of a Slice that are an axis's last, whichever way it walks."""
+
+
 def slice_of(start: int, end: int, step: int, size: int) -> slice:
     """Return the places of a Slice along an axis of `size`.
 
@@ -58,7 +62,7 @@ def slice_of(start: int, end: int, step: int, size: int) -> slice:
     """
     if step > 0:
         return slice(start, end, step)
-    return slice(max(start, -size), None if end < -size else end, step)
+    return slice(max(start, -size), None if end < -size or end in ENDS else end, step)
 
 
 def tensor_of(array: Any) -> Any:

@@ -185,7 +185,9 @@ def _tensor(array: Any) -> Any:
 
 
 def to_numpy(value: Any, dtype: str | None) -> Any:
-    """Return a tensor, or a number of a dtype, as an array; one that is wider than the `dtype` is rounded to it."""
+    """Return a tensor, or a number of a dtype, as an array of its own, as a state's tensor changes later; one that is
+    wider than the `dtype` is rounded to it.
+    """
     import ml_dtypes
     import numpy as np
     import torch
@@ -195,7 +197,7 @@ def to_numpy(value: Any, dtype: str | None) -> Any:
     if dtype == "float32" and tensor.dtype == torch.float64:
         tensor = tensor.float()
     if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+        return np.array(tensor.view(torch.uint16).numpy()).view(ml_dtypes.bfloat16)
     if tensor.dtype == torch.float8_e4m3fn:
-        return tensor.view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn)
+        return np.array(tensor.view(torch.uint8).numpy()).view(ml_dtypes.float8_e4m3fn)
     return np.array(tensor.numpy(), order="C")

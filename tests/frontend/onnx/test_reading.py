@@ -17,6 +17,7 @@ from tests.frontend.onnx.harness import FLOAT, INT64, compiled, model, node, val
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
 
+MOST = 2**63 - 1
 CUBE = np.round(np.random.default_rng(1).standard_normal((2, 3, 4)) * 8).astype("float32")
 
 IMAGE = value("x", ["a", 6])
@@ -87,15 +88,22 @@ CASES: dict[str, tuple[list[Any], list[Any], dict[str, Any], list[dict[str, Any]
             node("Slice", ["cube", "s", "e", "axes", "steps"], ["part"]),
             node("Pad", ["cube", "widths", "half", "axes"], ["wide"]),
             node("Pad", ["cube", "turns", "", "axes"], ["turned"], mode="reflect"),
+            node("Pad", ["cube", "rounds", "", "axes"], ["round"], mode="wrap"),
         ],
         [value("cube", ["b", 3, "c"]), *(value(n, [2], INT64) for n in ("s", "e", "axes", "steps")),
-         value("widths", [4], INT64), value("turns", [4], INT64), value("half", [])],
+         value("widths", [4], INT64), value("turns", [4], INT64), value("rounds", [4], INT64),
+         value("half", [])],
         {},
         [
             {"cube": CUBE, "s": _ints(1, 0), "e": _ints(3, 9), "axes": _ints(1, 2), "steps": _ints(1, 2),
-             "widths": _ints(1, 0, -1, 2), "turns": _ints(1, 0, 2, 3), "half": np.array(0.5, "float32")},
+             "widths": _ints(1, 0, -1, 2), "turns": _ints(1, 0, 2, 3), "rounds": _ints(4, -1, -1, 5),
+             "half": np.array(0.5, "float32")},
             {"cube": CUBE, "s": _ints(-1, 9), "e": _ints(-99, 0), "axes": _ints(-1, 0), "steps": _ints(-1, -1),
-             "widths": _ints(0, 0, 0, 1), "turns": _ints(3, 1, 0, 1), "half": np.array(-1, "float32")},
+             "widths": _ints(0, 0, 0, 1), "turns": _ints(3, 1, 0, 1), "rounds": _ints(5, 0, 4, 1),
+             "half": np.array(-1, "float32")},
+            {"cube": CUBE, "s": _ints(0, 2), "e": _ints(MOST, MOST), "axes": _ints(0, 1), "steps": _ints(MOST, -MOST),
+             "widths": _ints(0, 0, 0, 1), "turns": _ints(1, 1, 0, 1), "rounds": _ints(1, -2, 0, 2),
+             "half": np.array(-1, "float32")},
         ],
     ),
     "axes": (

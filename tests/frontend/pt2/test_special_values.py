@@ -213,3 +213,11 @@ def test_shifts_and_powers_of_integers(tmp_path: Path, name: str) -> None:
     by += [130, 200, 500, 2**30] if ends.bits > 16 else []
     operators = {**_named(torch.pow), "<<": lambda x, y: x << y, ">>": lambda x, y: x >> y}
     _compare(tmp_path, operators, *_pairs(dtype, _integers(dtype), by))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
+def test_an_output_that_is_the_state_stays_as_it_was(dtype: torch.dtype) -> None:
+    state = torch.ones(3).to(dtype)
+    array = to_numpy(state, None)
+    state.zero_()
+    assert (array.astype(np.float32) == 1).all()

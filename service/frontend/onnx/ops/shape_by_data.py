@@ -11,6 +11,7 @@ from relaxc.service.frontend.onnx.node import Node, Refused
 from relaxc.service.frontend.onnx.ops.axes import chosen, missing
 from relaxc.service.frontend.onnx.ops.common import relax_dim
 from relaxc.service.frontend.onnx.reading import computed, vector
+from relaxc.service.frontend.onnx.values import ENDS
 
 __all__ = ["MODES", "computed_extents", "computed_pad", "computed_shape", "computed_slice", "repeated"]
 
@@ -70,12 +71,13 @@ def computed_slice(node: Node, x: Any) -> Any:
 
         firsts, lengths, strides = [], [], []
         for axis, size in enumerate(sizes):
-            step = own(steps, axis, ONE)
-            first, last = (
-                tirx.Select(bound < 0, bound + size, bound) for bound in (own(start, axis, ZERO), own(end, axis, size))
-            )
+            most = tirx.max(size, ONE)  # what is longer than the axis takes one element, as this does
+            step = tirx.max(tirx.min(own(steps, axis, ONE), most), -most)
+            end_of = own(end, axis, size)
+            first, last = (tirx.Select(bound < 0, bound + size, bound) for bound in (own(start, axis, ZERO), end_of))
             ahead = [tirx.min(tirx.max(bound, ZERO), size) for bound in (first, last)]
             back = [tirx.min(tirx.max(first, ZERO), size - 1), tirx.min(tirx.max(last, ZERO - 1), size - 1)]
+            back[1] = tirx.Select(tirx.any(*(end_of == each for each in ENDS)), ZERO - 1, back[1])
             forward = tirx.floordiv(tirx.max(ahead[1] - ahead[0], ZERO) + step - 1, tirx.max(step, ONE))
             backward = tirx.floordiv(tirx.max(back[0] - back[1], ZERO) - step - 1, tirx.max(-step, ONE))
             firsts.append(tirx.Select(step > 0, ahead[0], tirx.max(back[0], ZERO)))
@@ -120,7 +122,12 @@ def computed_pad(node: Node, x: Any, mode: str) -> Any:
         before = [own(0, axis) for axis in range(rank)]
         after = [own(count, axis) for axis in range(rank)]
         lengths = [low + size + high for low, size, high in zip(before, sizes, after, strict=True)]
-        return [*lengths, missing(axes, count, rank), *before]
+        cut = [tirx.max(-low, ZERO) for low in before]
+        left = [size - low - tirx.max(-high, ZERO) for low, size, high in zip(cut, sizes, after, strict=True)]
+        there = missing(axes, count, rank)
+        for each in left if mode != "constant" else ():  # which repeats what the cuts leave
+            there = tirx.min(there, each - 1)
+        return [*lengths, there, *before, *cut, *left]
 
     sizes = [relax_dim(dim) for dim in shape]
     numbers = node.te(lambda *args: _vector(widths(*args)), pads, axes, *sizes, primfunc_name_hint="widths")
@@ -131,7 +138,9 @@ def computed_pad(node: Node, x: Any, mode: str) -> Any:
         def element(*index: Any) -> Any:
             places = [place - given[rank + 1 + axis] for axis, place in enumerate(index)]
             if mode != "constant":
-                return data(*(repeated(place, size, mode) for place, size in zip(places, data.shape, strict=True)))
+                cut, left = ([given[first + axis] for axis in range(rank)] for first in (2 * rank + 1, 3 * rank + 1))
+                apart = zip(places, cut, left, strict=True)
+                return data(*(low + repeated(place - low, size, mode) for place, low, size in apart))
             inside = [
                 cond for place, size in zip(places, data.shape, strict=True) for cond in (place >= 0, place < size)
             ]
