@@ -20,6 +20,7 @@ FAMILIES = (
     "microsoft",
     "microsoft_fused",
     "normalization",
+    "patches",
     "pool",
     "quantize",
     "quantize_microsoft",
