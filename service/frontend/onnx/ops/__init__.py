@@ -14,6 +14,7 @@ FAMILIES = (
     "activation",
     "conv",
     "elementwise",
+    "grouped",
     "indexing",
     "matmul",
     "matmul_nbits",
