@@ -66,3 +66,10 @@ def test_pairs_are_found_by_name_and_shape(tmp_path: Path) -> None:
     for wrong in ({"h": "y"}, {"nothing": "hn"}, {"h": "nothing"}):
         with pytest.raises(InvalidOption, match=r"no (in|out)put|cannot become"):
             with_state(imported, wrong)
+
+
+def test_a_model_of_one_output_keeps_none_by_its_name(tmp_path: Path) -> None:
+    nodes = [node("Neg", ["past_kv"], ["present_kv"])]
+    path = write(tmp_path, model(nodes, [value("past_kv", [2, 3])], [value("present_kv", [2, 3])]))
+    imported = load_model(path, ModelFormat.ONNX)
+    assert with_state(imported, None) is imported

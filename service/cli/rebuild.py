@@ -50,7 +50,8 @@ def rebuild(
         with StageProgress() as progress:
             made = compile_local(request, progress, output=Path(folder) / artifact.name, force=True)
         if unlike := _unlike(artifact, made.files):
-            raise RebuildDiffers(f"another compile gives other bytes: {unlike}", **_changed(manifest, made.manifest))
+            changed = _changed(manifest, made.manifest)
+            raise RebuildDiffers(f"another compile gives other bytes: {unlike}", manifest=changed)
     if json:
         print_json({"artifact": str(artifact), "model": str(model), "equal": True, "digest": made.digest})
     else:
@@ -72,7 +73,7 @@ def _unlike(artifact: Path, files: tuple[Path, ...]) -> str:
     return ""
 
 
-def _changed(old: Manifest, new: Manifest) -> dict[str, list[str]]:
+def _changed(old: Manifest, new: Manifest) -> list[str]:
     """Which parts of the manifests differ."""
     before, after = old.to_dict(), new.to_dict()
-    return {"manifest": sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))}
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

@@ -20,15 +20,16 @@ _PRESENT = re.compile(r"present(_key_values?)?")
 def found_by_name(signature: Signature) -> dict[str, str]:
     """Return input → output for pairs such as `past_key_values.0.key` and `present.0.key`, of one dtype and known size.
 
-    A present that is longer than its past is none: a state keeps its size.
+    A present that is longer than its past is none: a state keeps its size. None is found where no output would be left.
     """
     outputs = {_PRESENT.sub("*", spec.name, count=1): spec for spec in signature.outputs if _PRESENT.search(spec.name)}
     pairs = [(spec, outputs.get(_PAST.sub("*", spec.name, count=1))) for spec in signature.inputs]
-    return {
+    found = {
         past.name: present.name
         for past, present in pairs
         if present is not None and _PAST.search(past.name) and _fit(past, present)
     }
+    return found if len(found) < len(signature.outputs) else {}
 
 
 def _fit(past: TensorSpec, present: TensorSpec) -> bool:

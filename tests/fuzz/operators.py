@@ -606,7 +606,7 @@ def _resize(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float32", "float16", "uint8", "int32"), ranks=(3, 4))
     mode = pool.choice(("nearest", "linear", "cubic"))
     spatial = pool.shape(value)[2:]
-    scales = [1.0, 1.0, *(pool.choice((0.5, 1.0, 1.5, 2.0, 3.0)) for _ in spatial)]
+    scales = [1.0, 1.0, *(pool.choice((0.5, 0.7, 1.0, 1.5, 2.0, 3.0)) for _ in spatial)]
     ways = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
     found: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": pool.choice(ways)}
     if mode == "nearest":

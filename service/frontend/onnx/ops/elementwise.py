@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from relaxc.service.frontend.onnx.fold import cast_known
@@ -133,21 +134,29 @@ def _divide(node: Node) -> Any:
 
 @op("Mod")
 def _modulo(node: Node) -> Any:
-    """`fmod=0`: the sign of the divisor, integers only; `fmod=1`: the sign of the dividend, as C's fmod."""
+    """`fmod=0`: the sign of the divisor, as numpy has it; `fmod=1`: that of the dividend, as C's fmod."""
     left, right = aligned(node, node.tensor(0), node.tensor(1))
     dtype = dtype_of(left)
     if is_float(dtype):
-        if not node.attr("fmod", 0):
-            raise Refused("Mod of floats needs fmod=1")
         # The C library's function, in CUDA under the same name: TVM lowers no fmod of its own for a CPU.
         wide, symbol = (dtype, "fmod") if dtype == "float64" else ("float32", "fmodf")
         left, right = node.emit(cast(left, wide)), node.emit(cast(right, wide))
-        result = node.te(
-            lambda a, b: _broadcast(a, b, lambda x, y: tirx.call_pure_extern(wide, symbol, x, y)), left, right
-        )
-        return cast(result, dtype)
+
+        def rest(x: Any, y: Any) -> Any:
+            found = tirx.call_pure_extern(wide, symbol, x, y)
+            return found if node.attr("fmod", 0) else _towards(found, y, symbol.replace("fmod", "copysign"))
+
+        return cast(node.te(lambda a, b: _broadcast(a, b, rest), left, right), dtype)
     function = tirx.truncmod if node.attr("fmod", 0) else tirx.floormod
     return node.te(lambda a, b: _broadcast(a, b, lambda x, y: function(x, _divisor(x, y))), left, right)
+
+
+def _towards(rest: Any, divisor: Any, signed: str) -> Any:
+    """A remainder with the sign of the divisor; so has a 0."""
+    other = tirx.Or(tirx.And(rest < 0, divisor > 0), tirx.And(rest > 0, divisor < 0))
+    dtype = str(divisor.ty.dtype)
+    nothing = tirx.call_pure_extern(dtype, signed, tirx.const(0, dtype), divisor)
+    return tirx.Select(rest == 0, nothing, tirx.Select(other, rest + divisor, rest))
 
 
 def _divisor(x: Any, y: Any) -> Any:
@@ -295,7 +304,29 @@ def _convert(node: Node, dtype: str) -> Any:
     return cast(x, dtype)
 
 
-@op("Identity")
+@op("BitCast")
+def _bit_cast(node: Node) -> Any:
+    """The same bits as another dtype of as many."""
+    x, dtype = node.tensor(0), node.attr_dtype("to")
+    if dtype not in DTYPES:
+        raise Refused(f"a cast to the dtype {dtype}")
+    if "bool" in (dtype, dtype_of(x)):
+        byte = node.emit(cast(x, "uint8")) if dtype_of(x) == "bool" else x
+        return _convert(node, dtype) if dtype == "bool" else _reinterpreted(node, byte, dtype)
+    return _reinterpreted(node, x, dtype)
+
+
+def _reinterpreted(node: Node, x: Any, dtype: str) -> Any:
+    return node.te(lambda x: te.compute(x.shape, lambda *at: tirx.reinterpret(dtype, x(*at)), name="bits"), x)
+
+
+@op("OptionalHasElement")
+def _has_element(node: Node) -> Any:
+    """Whether it is there, which of tensors is known."""
+    return Known(np.array(node.has(0)), "bool")
+
+
+@op("Identity", "OptionalGetElement")
 def _identity(node: Node) -> Any:
     return node.inputs[0]
 

@@ -167,3 +167,21 @@ def _within(node: Node, condition: Any, size: Any) -> Any:
         return te.compute(given.shape, lambda i: tirx.And(given(i), i.astype("int64") < size), name="within")
 
     return node.te(kernel, condition, size, primfunc_name_hint="within")
+
+
+@op("TensorScatter")
+def _tensor_scatter(node: Node) -> Any:
+    """The cache, with the update's rows from a place of each batch row on, which `circular` goes on with at 0."""
+    axis, circular = node.attr("axis", -2) % node.rank(0), node.attr("mode", "linear") == "circular"
+    given = [node.tensor(2)] if node.has(2) else []
+
+    def kernel(cache: te.Tensor, update: te.Tensor, *starts: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            row = at[axis] - (starts[0](at[0]) if starts else 0)
+            row = tirx.floormod(row, cache.shape[axis]) if circular else row
+            inside = tirx.And(row >= 0, row < update.shape[axis])
+            return tirx.if_then_else(inside, update(*at[:axis], row, *at[axis + 1 :]), cache(*at))
+
+        return te.compute(cache.shape, element, name="scatter")
+
+    return node.te(kernel, node.tensor(0), node.tensor(1), *given, primfunc_name_hint="scatter")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
+from tvm import relax, te, tirx
 
 from relaxc.service.errors import ModelMalformed
 from relaxc.service.frontend.onnx import dims as onnx_dims
@@ -12,6 +12,7 @@ from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
 from relaxc.service.frontend.onnx.ops.common import (
     aligned,
     cast,
+    full_precision,
     is_integer,
     is_low_precision,
     permuted,
@@ -198,3 +199,52 @@ def _grouped(node: Node, x: Any, term: list[str], groups: tuple[list[str], ...],
             x = require_shape(node, x, shape, wide)
     x = permuted(node, x, [term.index(label) for label in order])
     return reshaped(node, x, [onnx_dims.product(size[label] for label in group) for group in groups])
+
+
+@op("Det")
+def _det(node: Node) -> Any:
+    """The determinant, by elimination with the largest of each column."""
+    *_, rows, size = node.shape(0)
+    if not isinstance(size, int) or rows != size or not 0 < size <= _LARGEST:
+        raise Refused(f"a matrix of {rows} rows and {size} columns")
+    batch = node.shape(0)[:-2]
+
+    def run(x: Any) -> Any:
+        left, result = reshaped(node, x, [onnx_dims.product(batch), size, size]), None
+        for _ in range(size - 1):
+            both = node.te(_eliminated, left, primfunc_name_hint="eliminated")
+            left, pivot = (node.emit(relax.TupleGetItem(both, at)) for at in (0, 1))
+            result = pivot if result is None else node.emit(relax.op.multiply(result, pivot))
+        last = reshaped(node, left, batch)
+        return last if result is None else relax.op.multiply(reshaped(node, result, batch), last)
+
+    return full_precision(node, run, node.tensor(0))
+
+
+_LARGEST = 32
+
+
+def _eliminated(x: te.Tensor) -> list[te.Tensor]:
+    """A matrix without its first column and the row that has its largest number, and that number with its sign."""
+    batch, size, _ = x.shape
+    row = te.reduce_axis((0, size), name="row")
+
+    def larger(a: Any, b: Any) -> Any:
+        first = tirx.Or(a[1] > b[1], tirx.And(a[1] == b[1], a[0] <= b[0]))
+        return tirx.Select(first, a[0], b[0]), tirx.Select(first, a[1], b[1])
+
+    largest = te.comm_reducer(larger, lambda i, v: (tirx.const(1 << 62, i), tirx.const(-1, v)), name="largest")
+    at = te.compute((batch,), lambda n: largest((row.var, tirx.abs(x(n, row, 0))), axis=row), name="at")[0]
+    sign = tirx.const(1, x.dtype)
+    pivot = te.compute(
+        (batch,), lambda n: tirx.Select(at(n) == 0, sign, -sign) * x(n, tirx.min(at(n), size - 1), 0), name="pivot"
+    )
+
+    def element(n: Any, i: Any, j: Any) -> Any:
+        first = tirx.min(at(n), size - 1)
+        own = tirx.Select(i + 1 == first, tirx.const(0, "int64"), i + 1)
+        top = x(n, first, 0)
+        factor = x(n, own, 0) / tirx.Select(top == 0, sign, top)
+        return x(n, own, j + 1) - factor * x(n, first, j + 1)
+
+    return [te.compute((batch, size - 1, size - 1), element, name="rest"), pivot]

@@ -13,16 +13,16 @@ from tvm import relax, te, tirx
 
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
-from relaxc.service.frontend.onnx.ops.common import full_precision, relax_dim
+from relaxc.service.frontend.onnx.ops.common import cast, full_precision, relax_dim
 from relaxc.service.frontend.onnx.ops.registry import op
-from relaxc.service.frontend.onnx.ops.resize_sizes import resized
-from relaxc.service.frontend.onnx.ops.resize_weights import Plan, taps
+from relaxc.service.frontend.onnx.ops.resize_sizes import computed_sizes, kept_ratio, resized
+from relaxc.service.frontend.onnx.ops.resize_weights import Plan, Read, taps
 
 
 @op("Upsample")
 def _upsample(node: Node) -> Any:
     """Superseded by Resize in opset 10."""
-    scales = list(node.attr("scales", ())) or [float(v) for v in _floats(node, 1)]
+    scales = list(node.attr("scales", ())) or _numbers(node, 1)
     return _resize_axes(node, _first(node), _scaled(node, scales, list(range(node.rank(0))), None))
 
 
@@ -35,65 +35,75 @@ def _first(node: Node) -> dict[str, Any]:
 @op("Resize")
 def _resize(node: Node) -> Any:
     if node.opset < 11:
-        return _resize_axes(node, _first(node), _scaled(node, _floats(node, 1), list(range(node.rank(0))), None))
+        return _resize_axes(node, _first(node), _scaled(node, _numbers(node, 1), list(range(node.rank(0))), None))
     rank = node.rank(0)
     axes = [axis % rank for axis in node.attr("axes", range(rank))]
-    roi = _floats(node, 1) if node.has(1) and node.shape(1) != [0] else None
+    roi = _numbers(node, 1) if _is_crop(node.attributes) and node.has(1) and node.shape(1) != [0] else None
     if node.has(3) and node.shape(3) != [0]:
         plans = _sized(node, node.dims(3, "sizes"), axes, roi)
     else:
-        plans = _scaled(node, _floats(node, 2), axes, roi)
+        plans = _scaled(node, _numbers(node, 2), axes, roi)
     return _resize_axes(node, node.attributes, plans)
 
 
-def _floats(node: Node, index: int) -> list[float]:
-    if not node.is_known(index) or node.inputs[index].symbolic:
-        raise Refused("scales or a region that are computed from the inputs' values")
-    return [float(value) for value in node.inputs[index].array.reshape(-1)]
+def _numbers(node: Node, index: int) -> list[Any]:
+    """The numbers of an input, each a float or, where the data decides it, what a kernel reads."""
+    if node.is_known(index) and not node.inputs[index].symbolic:
+        return [float(value) for value in node.inputs[index].array.reshape(-1)]
+    shape = node.shape(index)
+    if len(shape) != 1 or not isinstance(shape[0], int):
+        raise Refused("scales or a region of which nobody knows how many they are")
+    tensor = node.emit(cast(node.tensor(index), "float32"))
+    return [Read(tensor, place) for place in range(shape[0])]
 
 
-def _regions(roi: list[float] | None, axes: list[int]) -> list[tuple[float, float]]:
+def _regions(roi: list[Any] | None, axes: list[int]) -> list[tuple[Any, Any]]:
     if roi is None:
         return [(0.0, 1.0)] * len(axes)
     return list(zip(roi[: len(axes)], roi[len(axes) :], strict=True))
 
 
-def _scaled(node: Node, scales: list[float], axes: list[int], roi: list[float] | None) -> list[Plan]:
-    import numpy as np
+def _is_crop(attributes: dict[str, Any]) -> bool:
+    return bool(attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize")
 
-    shape, plans = node.shape(0), []
-    regions = _regions(roi, axes)
-    crop = node.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
-    for axis, scale, region in zip(axes, scales, regions, strict=True):
-        size = shape[axis]
-        # The specification's product is of fp32 numbers.
-        scale = float(np.float32(scale))
-        if isinstance(size, int):
-            extent = size * (region[1] - region[0]) if crop else size
-            plans.append(Plan(axis, size, math.floor(extent * scale), scale, region))
-        elif scale == 1.0:
-            plans.append(Plan(axis, size, size, scale, region))
-        else:
-            plans.append(Plan(axis, size, _times(node, size, scale), scale, region))
+
+def _scaled(node: Node, scales: list[Any], axes: list[int], roi: list[Any] | None) -> list[Plan]:
+    shape, regions = node.shape(0), _regions(roi, axes)
+    plans = [Plan(a, shape[a], None, scale, region) for a, scale, region in zip(axes, scales, regions, strict=True)]
+    for plan in plans:
+        plan.out = _times(node, plan)
+    late = [plan for plan in plans if plan.out is None]
+    for plan, out in zip(late, computed_sizes(node, late) if late else [], strict=True):
+        plan.out = out
     return plans
 
 
-def _times(node: Node, size: Any, scale: float) -> Any:
-    """A symbolic size times a scale, rounded down; in fp32 the product is exact where the scale has few digits."""
-    above, below = scale.as_integer_ratio()
-    if below > _FINEST:
-        raise Refused(f"a scale of {scale:.6g} along an axis of symbolic size: `--shape` fixes it")
-    return onnx_dims.simplify(size * above // below, node.scope)
+def _times(node: Node, plan: Plan) -> Any:
+    """A size times a scale, rounded down, by fp32 numbers as ONNX Runtime has it; None where a kernel computes it."""
+    import numpy as np
+
+    if any(isinstance(each, Read) for each in (plan.scale, *plan.region)):
+        return None
+    plan.scale = float(np.float32(plan.scale))
+    start, end = map(np.float32, plan.region)
+    if isinstance(plan.size, int):
+        return math.floor(np.float32(plan.size) * (np.float32(plan.scale) * (end - start)))
+    above, below = plan.scale.as_integer_ratio()
+    if below > _FINEST or plan.region != (0.0, 1.0):
+        return None
+    return onnx_dims.simplify(plan.size * above // below, node.scope)
 
 
 _FINEST = 256
+"""With scales of so few digits the product in fp32 is exact."""
 
 
-def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | None) -> list[Plan]:
+def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[Any] | None) -> list[Plan]:
     shape, policy = node.shape(0), node.attr("keep_aspect_ratio_policy", "stretch")
+    regions = _regions(roi, axes)
     if policy == "stretch":
         plans = []
-        for axis, out, region in zip(axes, sizes, _regions(roi, axes), strict=True):
+        for axis, out, region in zip(axes, sizes, regions, strict=True):
             size = shape[axis]
             if isinstance(size, int) and isinstance(out, int):
                 plans.append(Plan(axis, size, out, out / size, region))
@@ -101,16 +111,18 @@ def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | Non
                 plans.append(_symbolic(node, axis, size, out, region))
         return plans
     if not all(isinstance(v, int) for v in [*sizes, *(shape[a] for a in axes)]):
-        raise Refused(f"keep_aspect_ratio_policy={policy} with symbolic sizes")
+        return kept_ratio(
+            node, [Plan(a, shape[a], out, None, r) for a, out, r in zip(axes, sizes, regions, strict=True)]
+        )
     choose = max if policy == "not_smaller" else min
     scale = choose(out / shape[axis] for axis, out in zip(axes, sizes, strict=True))
     return [
         Plan(axis, shape[axis], math.floor(scale * shape[axis] + 0.5), scale, region)
-        for axis, region in zip(axes, _regions(roi, axes), strict=True)
+        for axis, region in zip(axes, regions, strict=True)
     ]
 
 
-def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[float, float]) -> Plan:
+def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[Any, Any]) -> Plan:
     """An axis of sizes known at a call: as it is, or grown by a whole factor, or from any size to any."""
     for factor in (1, 2, 3, 4, 8, 16):
         if node.scope.analyzer.can_prove_equal(relax_dim(out), relax_dim(size) * factor):
@@ -121,15 +133,13 @@ def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[float, f
 def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[Plan]) -> Any:
     def run(x: Any) -> Any:
         for plan in plans:
-            if isinstance(plan.size, int) and isinstance(plan.out, int):
+            if plan.is_known:
                 x = _resize_static(node, x, plan, attributes)
-            elif plan.scale != 1.0:
+            elif plan.scale != 1.0 or plan.region != (0.0, 1.0):
                 x = _resize_symbolic(node, x, plan, attributes)
         return x
 
-    if attributes.get("mode", "nearest") == "nearest" and attributes.get("coordinate_transformation_mode") != (
-        "tf_crop_and_resize"
-    ):
+    if attributes.get("mode", "nearest") == "nearest" and not _is_crop(attributes):
         return run(node.tensor(0))
     mode = _bilinear(node, attributes, plans)
     if mode is not None:
@@ -153,8 +163,7 @@ def _bilinear(node: Node, attributes: dict[str, Any], plans: list[Plan]) -> str 
     if all(plan.size == plan.out for plan in by_axis.values()):
         return None
     for plan in by_axis.values():
-        known = isinstance(plan.size, int) and isinstance(plan.out, int) and plan.out > 1
-        if not known or abs(plan.scale * plan.size - plan.out) > 1e-6:
+        if not plan.is_known or plan.out < 2 or abs(plan.scale * plan.size - plan.out) > 1e-6:
             return None
     return {"half_pixel": "half_pixel", "pytorch_half_pixel": "half_pixel", "align_corners": "align_corners"}.get(mode)
 
@@ -178,7 +187,7 @@ def _resize_symbolic(node: Node, x: Any, plan: Plan, attributes: dict[str, Any])
     plain = (mode == "asymmetric" and rounding in ("floor", "by_scale")) or (
         mode.startswith("half_pixel") and "round" in rounding
     )
-    whole = plan.scale is not None and float(plan.scale).is_integer()
+    whole = isinstance(plan.scale, float) and plan.scale.is_integer()
     if attributes.get("mode", "nearest") == "nearest" and plain and whole:
         return node.emit(relax.op.repeat(x, int(plan.scale or 1), plan.axis))
     return resized(node, x, plan, attributes)

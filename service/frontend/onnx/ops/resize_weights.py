@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from relaxc.service.frontend.onnx.node import Refused
 
-__all__ = ["Plan", "taps"]
+__all__ = ["Plan", "Read", "taps"]
+
+
+class Read(NamedTuple):
+    """A number that the data decides: an element of a float32 tensor."""
+
+    tensor: Any
+    place: int
 
 
 class Plan:
     """One axis: from `size` to `out` with `scale` (which need not be out / size; None where it is, of sizes that a call
-    has), within a region.
+    has), within a region. Scale and region are floats, or `Read`.
     """
 
-    def __init__(self, axis: int, size: Any, out: Any, scale: float | None, region: tuple[float, float]) -> None:
+    def __init__(self, axis: int, size: Any, out: Any, scale: Any, region: tuple[Any, Any]) -> None:
         self.axis, self.region = axis, region
         self.scale: Any = scale
         self.size: Any = size
         self.out: Any = out
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all of it is known before the run."""
+        numbers = isinstance(self.size, int) and isinstance(self.out, int)
+        return numbers and not any(isinstance(each, Read) for each in (self.scale, *self.region))
 
 
 def taps(plan: Plan, attributes: dict[str, Any], dtype: str) -> tuple[Any, Any, Any]:

@@ -12,7 +12,7 @@ from relaxc.service.frontend.onnx.ops.bounded import BOUNDED
 from relaxc.service.frontend.onnx.ops.common import cast
 from relaxc.service.frontend.onnx.ops.registry import op
 
-_TRUSTED = ("AffineGrid", "GridSample", "MaxRoiPool", "MaxUnpool", "RoiAlign", "Unique")
+_TRUSTED = ("GridSample", "MaxRoiPool", "MaxUnpool", "RoiAlign", "Unique")
 
 
 @op(*_TRUSTED)
