@@ -207,7 +207,6 @@ MALFORMED_ONNX: dict[str, tuple[Builder, str]] = {
         _model_of(helper.make_node("Add", ["x", "z"], ["y"]), inputs=[_value("x"), _value("z", [2, 4])]),
         "model-malformed",
     ),
-    "size of zero": (_model_of(_RELU, inputs=[_value("x", [2, 0])], outputs=[_value("y", [2, 0])]), "model-malformed"),
     "unknown rank": (
         _model_of(_RELU, inputs=[onnx.ValueInfoProto(name="x", type=helper.make_tensor_type_proto(FLOAT, None))]),
         "unsupported-model",

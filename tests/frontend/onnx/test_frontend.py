@@ -122,15 +122,15 @@ def test_all_unsupported_nodes_at_once(tmp_path: Path) -> None:
 
 def test_refusals_of_converters_are_collected(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("CumSum", ["x", "k"], ["v"], name="sums"),
-        helper.make_node("Resize", ["x", "", "s"], ["r"], name="size"),
+        helper.make_node("DFT", ["x", "", "k"], ["v"], name="waves"),
+        helper.make_node("Dropout", ["x", "", "t"], ["r"], name="drawn"),
         helper.make_node("Add", ["r", "v"], ["y"], name="sum"),
     ]
-    inputs = [value("x", [4]), value("k", [1], INT64), value("s", [1])]
+    inputs = [value("x", [1, 4, 1]), value("k", [], INT64), value("t", [], TensorProto.BOOL)]
     with pytest.raises(UnsupportedModel) as caught:
-        load(write(tmp_path, model(nodes, inputs, [value("y", [None])])), ONNX)
-    assert set(caught.value.fields["ops"]) == {"CumSum", "Resize"}
-    assert caught.value.fields["ops"]["CumSum"]["nodes"] == ["sums"]
+        load(write(tmp_path, model(nodes, inputs, [value("y", [None, None, None])])), ONNX)
+    assert set(caught.value.fields["ops"]) == {"DFT", "Dropout"}
+    assert caught.value.fields["ops"]["DFT"]["nodes"] == ["waves"]
 
 
 def test_inspect_describes_without_compiling(tmp_path: Path) -> None:

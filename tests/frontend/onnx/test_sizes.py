@@ -285,7 +285,7 @@ def test_a_size_that_the_data_decides_is_checked_as_the_program_runs(tmp_path: P
     x[0, 1] = x[1, 2] = x[2, 0] = 1
     np.testing.assert_array_equal(session(x=x)["y"], np.reshape(np.nonzero(x), (3, 2)))
     x[2, 2] = 1
-    with pytest.raises(ArtifactError, match="match_cast"):
+    with pytest.raises(ArtifactError, match="does not fit: 2 where 0 must be"):
         session(x=x)
 
 

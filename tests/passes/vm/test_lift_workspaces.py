@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import tvm
 from tvm import relax, s_tir, te, tirx
 from tvm.relax import op
@@ -90,12 +89,11 @@ def test_a_size_that_no_argument_tells_stays() -> None:
     assert LiftWorkspaces()(changed).same_as(changed)
 
 
-@pytest.mark.parametrize("operator", [op.argmax, op.cumsum])
-def test_what_scans_and_places_keep_is_planned_on_cuda(operator: Any) -> None:
-    """The maximum of each row, which a kernel may not allocate, and the sums of parts of one."""
+def test_what_scans_keep_is_planned_on_cuda() -> None:
+    """The sums of parts of each row, which a kernel may not allocate."""
     spec = resolve("cuda-sm90")
     target = to_tvm(spec)
-    optimized = optimize(graph(lambda x: operator(x, axis=1), x=(8, 100)), target, CompileOptions())
+    optimized = optimize(graph(lambda x: op.cumsum(x, axis=1), x=(8, 100)), target, CompileOptions())
     scheduled = schedule(optimized.module, spec).module
     assert kept_globally(scheduled)
     lowered, memory = finalize(scheduled, target)
