@@ -31,7 +31,7 @@ from relaxc.service.errors import (
 )
 from relaxc.service.process.task import Emit
 from relaxc.service.repro import repro_command
-from relaxc.service.request import CompileOptions, CompileRequest, canonical_json, is_utf8
+from relaxc.service.request import CompileOptions, CompileRequest, TargetSpec, canonical_json, is_utf8
 from relaxc.service.signature import Signature
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ __all__ = [
 ]
 
 
-def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions | None = None) -> CompileRequest:
+def prepare(
+    path: Path | str, *, target: str | TargetSpec = "auto", options: CompileOptions | None = None
+) -> CompileRequest:
     """Return the frozen request for the model at `path`: format, digest, and the resolved target. Import no tvm.
 
     Raise ModelNotFound (also for a path that is not UTF-8), UnknownFormat, ModelTooLarge, ModelUnsafe or InvalidTarget.
@@ -60,7 +62,8 @@ def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions |
     if not is_utf8(path):
         raise ModelNotFound(f"cannot read {path}: its path is not UTF-8", remedy="Rename it.", path=str(path))
     located = _located(options or CompileOptions())
-    return CompileRequest(frontend.digest(path, frontend.identify(path)), resolve(target), located)
+    resolved = resolve(target) if isinstance(target, str) else target
+    return CompileRequest(frontend.digest(path, frontend.identify(path)), resolved, located)
 
 
 def _located(options: CompileOptions) -> CompileOptions:

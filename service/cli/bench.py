@@ -11,7 +11,7 @@ import typer
 
 from relaxc.service.cli.options import Artifact, Json, Seed, Threads, Verbose
 from relaxc.service.cli.output import print_json, print_lines
-from relaxc.service.cli.session import Dims, Inputs, choose_inputs, open_session
+from relaxc.service.cli.session import Dims, Inputs, check_made_from, choose_inputs, open_session
 from relaxc.service.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ def _checked(session: Session, against: Against, model: Path | None) -> tuple[An
     wanted = {"onnx": Against.ONNXRUNTIME, "pt2": Against.TORCH}[format.value]
     if against is not wanted:
         raise InvalidOption(f"{model} is {format}: use --against {wanted}", option="against")
-    made_from = session.manifest.digests["model"]
-    if made_from not in (frontend.digest(model, format).digest, frontend.former_digest(model, format)):
-        raise InvalidOption(f"the artifact was not compiled from {model}: their digests differ", option="model")
+    check_made_from(session.manifest, frontend.digest(model, format))
     manifest = session.manifest
     return str(model), format.value, session.threads, manifest.options["shapes"], manifest.passes
 

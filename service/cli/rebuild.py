@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 from relaxc.service.cli.options import Artifact, Json, Plugins, Records, Verbose
 from relaxc.service.cli.output import print_json
 from relaxc.service.cli.progress import StageProgress
+from relaxc.service.cli.session import check_made_from
 from relaxc.service.errors import InvalidOption, RebuildDiffers
 
 if TYPE_CHECKING:
@@ -35,17 +36,16 @@ def rebuild(
     """
     from relaxc.service.artifact.manifest import Manifest
     from relaxc.service.compiler import prepare
-    from relaxc.service.frontend import former_digest
     from relaxc.service.jobs.local.calls import compile_local, warm_for
     from relaxc.service.request import CompileOptions
 
     manifest = Manifest.read(artifact)
+    if manifest.others:
+        raise InvalidOption("an artifact for several GPUs cannot be rebuilt yet: rebuild one of each", option="target")
     given = {"plugins": list(map(str, plugin or ())), "records": list(map(str, records or ()))}
     warm_for(model)
-    request = prepare(model, target=_target(manifest), options=CompileOptions.from_dict({**manifest.options, **given}))
-    if manifest.digests["model"] not in (request.model.digest, former_digest(model, request.model.format)):
-        raise InvalidOption(f"the artifact was not compiled from {model}: their digests differ", option="model")
-    request = replace(request, target=manifest.target)
+    request = prepare(model, target=manifest.target, options=CompileOptions.from_dict({**manifest.options, **given}))
+    check_made_from(manifest, request.model)
     with tempfile.TemporaryDirectory(prefix="relaxc-rebuild-") as folder:
         with StageProgress() as progress:
             made = compile_local(request, progress, output=Path(folder) / artifact.name, force=True)
@@ -58,17 +58,11 @@ def rebuild(
         print("equal, byte for byte")
 
 
-def _target(manifest: Manifest) -> str:
-    if manifest.others:
-        raise InvalidOption("an artifact for several GPUs cannot be rebuilt yet: rebuild one of each", option="target")
-    return manifest.target.name if manifest.target.kind == "cuda" else "x86-64-v3"
-
-
 def _unlike(artifact: Path, files: tuple[Path, ...]) -> str:
     """The name of the first file that is not as the one beside the artifact, or nothing."""
     for file in files:
         other = artifact.parent / file.name
-        if not other.is_file() or other.read_bytes() != file.read_bytes():
+        if not other.is_file() or not filecmp.cmp(other, file, shallow=False):
             return file.name
     return ""
 

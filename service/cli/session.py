@@ -16,10 +16,12 @@ from relaxc.service.errors import InputName, InvalidOption
 from relaxc.service.process.environment import environment_variable
 
 if TYPE_CHECKING:
+    from relaxc.service.artifact.manifest import Manifest
+    from relaxc.service.request import ModelRef
     from relaxc.service.runtime import Session
     from relaxc.service.signature import Signature
 
-__all__ = ["Dims", "Inputs", "choose_inputs", "open_session", "parse_dims"]
+__all__ = ["Dims", "Inputs", "check_made_from", "choose_inputs", "open_session", "parse_dims"]
 
 Inputs = Annotated[
     Path | None, typer.Option("--inputs", "-i", metavar="IN.npz", help="Arrays by input name, as np.savez writes them.")
@@ -43,6 +45,14 @@ def open_session(path: Path, threads: int | None, *, with_torch: bool = False, w
         from relaxc.service.runtime import load
 
     return load(path, threads=threads)
+
+
+def check_made_from(manifest: Manifest, model: ModelRef) -> None:
+    """Raise InvalidOption for a model that the artifact was not compiled from."""
+    from relaxc.service.frontend import former_digest
+
+    if manifest.digests["model"] not in (model.digest, former_digest(model.path, model.format)):
+        raise InvalidOption(f"the artifact was not compiled from {model.path}: their digests differ", option="model")
 
 
 def choose_inputs(

@@ -27,7 +27,7 @@ _SPLIT = 0.088
 """Cycles of an SM to take a number of fp32 apart, beside the products; measured on an H200."""
 _MAX_WARPS = 8
 _SHARES = (32, 4, 1)
-"""Of the rows that are guessed where they are known at the call: a tile is for each."""
+"""Divides the guess where only the call knows the rows: the tile loses least over the quotients."""
 _NAMES = ("rows", "columns", "depth", "stages", "slices", "warp")
 
 

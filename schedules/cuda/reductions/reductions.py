@@ -37,7 +37,7 @@ _READ_AGAIN = 8
 """How often an operand's element may be read by other groups, where terms are many: products do, and want tiles."""
 _MANY_TERMS = 1 << 28
 _MANY_TURNS = 1 << 20
-"""Of a thread, where members are known at the call alone."""
+"""Turns that a thread may take where only the call knows how many members there are."""
 
 
 class AnyReductions(AmpereTemplate[Reductions]):

@@ -84,7 +84,7 @@ class Walk:
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.constants: dict[int, tuple[Known, Any]] = {}
         self.nodes: Nodes | None = Nodes()
-        """Whose each variable is; None inside of an operator that is expanded, whose nodes are not the model's."""
+        """Names the node that gave each variable; None inside an operator that is expanded, which has its own nodes."""
         self.may_be_left = False
         """Whether this is a branch that runs with every call, and whose results a call may leave."""
 
@@ -144,9 +144,10 @@ class Walk:
             else:
                 results = self._results(proto, inputs)
             for name, value in zip(proto.output, results, strict=False):
+                if name and self.nodes is not None:
+                    value = self.nodes.given(self.builder, value, proto.name or proto.output[0])
                 if name:
-                    nodes, whose = self.nodes, proto.name or proto.output[0]
-                    self.values[name] = value if nodes is None else nodes.given(self.builder, value, whose)
+                    self.values[name] = value
 
     def _results(self, proto: Any, inputs: list[Value | None]) -> list[Any]:
         node = self._node(proto, inputs)
@@ -300,7 +301,7 @@ class Walk:
 
 
 def _known_if_empty(value: Any) -> Value:
-    """The value; known where its numbers of elements are, and it has none."""
+    """The value, which is known where it has no elements in any call."""
     import numpy as np
 
     shape = [onnx_dims.number_of(dim) for dim in value.ty.shape.values]

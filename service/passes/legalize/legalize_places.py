@@ -22,7 +22,7 @@ _PLACES = (1 << 32) - 1
 """The half of a key that has the place."""
 _INFINITY, _MOST = 0x7F800000, 0x7FFFFFFF
 _ORDERED = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32")
-"""Whose order 32 bits have."""
+"""The dtypes whose order 32 bits can keep."""
 
 
 def _place(builder: relax.BlockBuilder, call: relax.Call, *, by_keys: bool = False) -> relax.Expr:

@@ -60,26 +60,24 @@ def _updated(module: IRModule, state: relax.Var, result: relax.Expr) -> IRModule
     main = module["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     bound = {binding.var: binding.value for binding in bindings}
-    writes: list[relax.Var] = []
+    writes: dict[relax.Var, tuple[int, tirx.PrimFunc]] = {}
     var = _root(result, bound)
     while var is not state and not var.same_as(state):
         value: Any = bound.get(var)
         if op_name(value) != "relax.call_tir" or (made := _without_copy(module, value)) is None:
             return "a new buffer: its next value is computed, not written into it"
-        writes.append(var)
+        writes[var] = made
         var = _root(value.args[1].fields[made[0]], bound)
     if not writes:
         return "as it is: its next value is its last"
-    if (reader := _late_reader(bindings, bound, main, state, writes)) is not None:
+    if (reader := _late_reader(bindings, bound, main, state, list(writes))) is not None:
         return f"a copy: {reader} reads it as it was before"
     changed: dict[Any, Any] = {}
     module = module.clone()
-    for each in writes:
+    for each, (place, function) in writes.items():
         call = bound[each]
-        found = _without_copy(module, call)
-        assert found is not None
-        kernel = _added(module, f"{call.args[0].name_hint}_in_place", found[1])
-        changed[each] = relax.op.call_tir_inplace(kernel, call.args[1], [found[0]], each.ty)
+        kernel = _added(module, f"{call.args[0].name_hint}_in_place", function)
+        changed[each] = relax.op.call_tir_inplace(kernel, call.args[1], [place], each.ty)
     return with_functions(module, {module.get_global_var("main"): _rebound(main, changed)})
 
 

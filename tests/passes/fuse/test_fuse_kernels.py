@@ -74,7 +74,7 @@ def test_the_layout_of_a_plan_does_not_count() -> None:
 
 
 def test_a_residual_belongs_to_the_product_that_it_was_fused_with() -> None:
-    """Of two products that are added one has the addition, whichever FuseOps gives it to."""
+    """Where two products are added, exactly one has the addition: the one that FuseOps gave it to."""
 
     def sum_of_two(x: Any) -> Any:
         return op.add(emit(op.matmul(x, weights(32, 24))), emit(op.matmul(op.exp(x), weights(32, 24, seed=1))))

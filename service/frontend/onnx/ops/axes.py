@@ -12,7 +12,7 @@ from relaxc.service.frontend.onnx.node import Node
 from relaxc.service.frontend.onnx.ops.common import relax_dim, reshaped
 from relaxc.service.frontend.onnx.reading import computed, vector
 
-__all__ = ["chosen", "gathered", "missing", "squeezed", "unsqueezed", "with_one_between"]
+__all__ = ["ONE", "ZERO", "chosen", "gathered", "missing", "squeezed", "unsqueezed", "with_one_between"]
 
 ONE = tirx.const(1, "int64")
 ZERO = tirx.const(0, "int64")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
 
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused
-from relaxc.service.frontend.onnx.ops.axes import chosen, missing
+from relaxc.service.frontend.onnx.ops.axes import ONE, ZERO, chosen, missing
 from relaxc.service.frontend.onnx.ops.common import relax_dim
 from relaxc.service.frontend.onnx.reading import computed, vector
+from relaxc.service.frontend.onnx.tensor_expression import one_of
 from relaxc.service.frontend.onnx.values import ENDS
 
 __all__ = ["MODES", "computed_extents", "computed_pad", "computed_shape", "computed_slice", "repeated"]
 
 MODES = ("reflect", "edge", "wrap")
 """How Pad repeats elements."""
-
-ZERO = tirx.const(0, "int64")
-ONE = tirx.const(1, "int64")
 
 
 def computed_shape(node: Node, shape: list[Any]) -> list[Any]:
@@ -30,10 +29,10 @@ def computed_shape(node: Node, shape: list[Any]) -> list[Any]:
 
     def resolved(wanted: te.Tensor, total: Any, *own: Any) -> list[Any]:
         sizes = [tirx.Select(wanted[i] == 0, own[i], wanted[i]) if keeps else wanted[i] for i in range(count)]
-        others = tirx.const(1, "int64")
+        others = ONE
         for size in sizes:
-            others = others * tirx.Select(size == -1, tirx.const(1, "int64"), size)
-        left = tirx.floordiv(total, tirx.max(others, tirx.const(1, "int64")))
+            others = others * tirx.Select(size == -1, ONE, size)
+        left = tirx.floordiv(total, tirx.max(others, ONE))
         return [tirx.Select(size == -1, left, size) for size in sizes]
 
     sizes = computed(node, resolved, given, *(relax_dim(size) for size in (onnx_dims.product(shape), *kept)))
@@ -85,8 +84,7 @@ def computed_slice(node: Node, x: Any) -> Any:
             strides.append(step)
         return [*lengths, missing(axes, count, rank), *firsts, *strides]
 
-    numbers = node.te(lambda *args: _vector(places(*args)), *given, *shape, primfunc_name_hint="places")
-    lengths = computed(node, lambda given: [given[place] for place in range(rank + 1)], numbers)[:-1]
+    numbers, lengths = _numbers(node, rank, places, *given, *shape)
 
     def kernel(data: te.Tensor, given: te.Tensor, *lengths: Any) -> te.Tensor:
         def element(*index: Any) -> Any:
@@ -99,10 +97,17 @@ def computed_slice(node: Node, x: Any) -> Any:
     return node.te(kernel, x, numbers, *lengths)
 
 
-def _vector(numbers: list[Any]) -> Any:
-    from relaxc.service.frontend.onnx.tensor_expression import one_of
+def _numbers(node: Node, rank: int, function: Callable[..., list[Any]], *args: Any) -> tuple[Any, list[Any]]:
+    """The numbers that `function` gives, and the first `rank` of them as sizes. The program stops where one of these,
+    or the number behind them, is negative.
+    """
 
-    return te.compute((len(numbers),), lambda place: one_of(place, numbers).astype("int64"), name="numbers")
+    def kernel(*given: Any) -> Any:
+        numbers = function(*given)
+        return te.compute((len(numbers),), lambda at: one_of(at, numbers).astype("int64"), name="numbers")
+
+    numbers = node.te(kernel, *args, primfunc_name_hint=function.__name__)
+    return numbers, computed(node, lambda given: [given[place] for place in range(rank + 1)], numbers)[:-1]
 
 
 def computed_pad(node: Node, x: Any, mode: str) -> Any:
@@ -130,8 +135,7 @@ def computed_pad(node: Node, x: Any, mode: str) -> Any:
         return [*lengths, there, *before, *cut, *left]
 
     sizes = [relax_dim(dim) for dim in shape]
-    numbers = node.te(lambda *args: _vector(widths(*args)), pads, axes, *sizes, primfunc_name_hint="widths")
-    lengths = computed(node, lambda given: [given[place] for place in range(rank + 1)], numbers)[:-1]
+    numbers, lengths = _numbers(node, rank, widths, pads, axes, *sizes)
     filler = node.emit(relax.op.reshape(filler, ()))
 
     def kernel(data: te.Tensor, given: te.Tensor, filler: te.Tensor, *lengths: Any) -> te.Tensor:
