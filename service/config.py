@@ -276,7 +276,11 @@ class Settings(BaseSettings):
         "Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, separated by commas.",
     )
     max_connections: int = _setting(
-        512, "Connections that the server holds open; requests on more are refused with 503.", unit="connections", ge=1
+        512,
+        "Connections that the server holds open. For one more it closes some that wait for a request; where all are at "
+        "work it answers 503. A quarter of them may be at work for one owner; more get 429.",
+        unit="connections",
+        ge=1,
     )
     header_timeout_s: float = _setting(
         10.0, "Time for a request's line and headers to come; then the connection is closed.", unit="s", gt=0
