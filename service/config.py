@@ -215,6 +215,13 @@ class Settings(BaseSettings):
         unit="s",
         ge=0,
     )
+    jobs_kept: float = _setting(
+        10_000.0,
+        "Jobs of one owner that are remembered; of more its oldest that have ended are forgotten before they are old. "
+        "A job's row has up to 64 KiB of options. inf is no limit.",
+        unit="jobs",
+        ge=1,
+    )
     model_expiry_s: float = _setting(
         0.0, "Time without use after which a model is taken from its owner; 0 is never.", unit="s", ge=0
     )
