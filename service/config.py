@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     # Limits on what is taken in
     max_model_bytes: int = _setting(4 * GIB, "Largest model file taken, external data included.", unit="bytes", gt=0)
     max_unpacked_bytes: int = _setting(8 * GIB, "Largest size that a .pt2 archive may unpack to.", unit="bytes", gt=0)
-    max_graph_nodes: int = _setting(200_000, "Most nodes a model's graph may have.", unit="nodes", gt=0)
+    max_graph_nodes: int = _setting(50_000, "Most nodes a model's graph may have.", unit="nodes", gt=0)
 
     # Limits on one compile
     compile_timeout_s: float = _setting(1800.0, "Wall-clock limit of one compile.", unit="s", gt=0)

@@ -128,9 +128,7 @@ def _status(server: RunningServer, request: bytes) -> int:
 
 
 _HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-_WAITS = (
-    b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
-)
+_WAITS = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
 
 
 def test_idle_connections_make_room_and_those_at_work_do_not(start: Callable[..., RunningServer]) -> None:

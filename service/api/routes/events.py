@@ -67,8 +67,8 @@ async def events(
     ] = 0,
 ) -> Response:
     """Send past events first, then each new one. `event:` is stage, progress, log, metric, state or done; `id:` is the
-    event's number. `Last-Event-ID` continues after that event. An idle stream sends a comment every 15 s. It ends within
-    a second of the revocation of its key.
+    event's number. `Last-Event-ID` continues after that event. An idle stream sends a comment every 15 s. A stream ends
+    within a second of the revocation of its key.
     """
     backend, after = backend_of(request), last_event_id
     job = await to_thread.run_sync(backend.jobs.get, owner, id)

@@ -13,7 +13,15 @@ from relaxc.service.jobs.database.shares import VIRTUAL_TIME
 from relaxc.service.jobs.database.tables import audit_log, deliveries, idempotency, job_events, job_trials, jobs, shares
 from relaxc.service.jobs.job import Claim, State
 
-__all__ = ["RemovedJobs", "remove_audit", "remove_deliveries", "remove_idempotency", "remove_jobs", "remove_jobs_over", "remove_shares"]
+__all__ = [
+    "RemovedJobs",
+    "remove_audit",
+    "remove_deliveries",
+    "remove_idempotency",
+    "remove_jobs",
+    "remove_jobs_over",
+    "remove_shares",
+]
 
 _JOBS = 100
 

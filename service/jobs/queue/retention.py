@@ -47,7 +47,12 @@ class Rule:
 _UNUSED = "what its owner has not used for that long, and no job needs that waits or runs"
 
 RULES = (
-    Rule(Place.TABLE, "jobs", "jobs that ended that long ago, and an owner's oldest over RELAXC_JOBS_KEPT; none that waits or runs", "job_expiry_s"),
+    Rule(
+        Place.TABLE,
+        "jobs",
+        "jobs that ended that long ago, and an owner's oldest over RELAXC_JOBS_KEPT; none that waits or runs",
+        "job_expiry_s",
+    ),
     Rule(Place.TABLE, "job_events", "with their job", "job_expiry_s"),
     Rule(Place.TABLE, "job_trials", "when what they won is a record set, or with their job", "job_expiry_s"),
     Rule(Place.TABLE, "job_logs", "by the end of their job's run, whose log is a blob then", is_counted=False),
