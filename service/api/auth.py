@@ -184,9 +184,8 @@ def require(*scopes: str) -> Callable[[Request], Awaitable[Owner]]:
         gate: Gate = request.app.state.gate
         found = await gate.owner(request, _secret_of(request))
         request.state.owner = found
-        if found is not LOCAL_OWNER and not hasattr(request.state, "counted_for"):
-            request.app.state.open_calls.take(found.id)
-            request.state.counted_for = found.id
+        if found is not LOCAL_OWNER and not hasattr(request.state, "call"):
+            await request.app.state.shares.begin(request.state, found.id)
         if found.scopes.isdisjoint(scopes):
             wanted = " or ".join(scopes)
             raise Forbidden(f"this call needs the scope {wanted}", scope=wanted, has=sorted(found.scopes))

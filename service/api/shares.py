@@ -1,50 +1,98 @@
-"""How many calls of one owner are open at once, so that its streams and slow bodies leave connections to others."""
+"""What the calls of one owner hold of a server, so that no owner keeps others waiting: connections, and turns."""
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import State
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relaxc.service.config import settings
 from relaxc.service.errors import RateLimited
 
-__all__ = ["OpenCalls", "ReleaseCalls"]
+__all__ = ["EndCalls", "Shares"]
 
-_SHARE = 4
+_CONNECTIONS = 4
+_TURNS = 2
+"""Calls of one owner that are worked on at once. More would be no faster, as Python runs one thread at a time."""
 
 
-class OpenCalls:
-    """Counts the calls of one application by owner."""
+class _Share:
+    """What one owner holds."""
 
     def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+        self.calls = 0
+        self.turns = asyncio.Semaphore(_TURNS)
 
-    def take(self, owner: str) -> None:
-        """Count a call. Raise RateLimited where the owner has a quarter of the server's connections at work."""
-        most = max(1, settings().max_connections // _SHARE)
-        if self._open[owner] >= most:
+
+class _Call:
+    """A call from its key's being known to its end."""
+
+    def __init__(self, shares: dict[str, _Share], owner: str) -> None:
+        self._shares = shares
+        self._owner = owner
+        self._share = shares.setdefault(owner, _Share())
+        self._share.calls += 1
+        self._has_turn = False
+
+    async def take_turn(self) -> None:
+        await self._share.turns.acquire()
+        self._has_turn = True
+
+    def end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._share.turns.release()
+
+    def end(self) -> None:
+        self.end_turn()
+        self._share.calls -= 1
+        if not self._share.calls:
+            self._shares.pop(self._owner, None)
+
+
+class Shares:
+    """The calls of one application that are open, by owner."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, _Share] = {}
+
+    async def begin(self, state: State, owner: str) -> None:
+        """Begin the call of an owner when it is its turn; `EndCalls` ends it.
+
+        Raise RateLimited where the owner has a quarter of the server's connections at work.
+        """
+        most = max(1, settings().max_connections // _CONNECTIONS)
+        if owner in self._shares and self._shares[owner].calls >= most:
             raise RateLimited(f"{most} calls of this owner are open, and it may have no more", retry_after_s=1)
-        self._open[owner] += 1
-
-    def release(self, owner: str) -> None:
-        """Forget a call that has ended."""
-        self._open[owner] -= 1
-        if not self._open[owner]:
-            del self._open[owner]
+        state.call = call = _Call(self._shares, owner)
+        await call.take_turn()
 
 
-class ReleaseCalls:
-    """ASGI middleware: ends the count of a call that `state.counted_for` says was taken."""
+class EndCalls:
+    """ASGI middleware: a call's turn is over when it waits for its sender or begins to answer."""
 
-    def __init__(self, app: ASGIApp, open_calls: OpenCalls) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._open_calls = open_calls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
+        state = scope.setdefault("state", {})
+
+        def end_turn() -> None:
+            if "call" in state:
+                state["call"].end_turn()
+
+        async def received() -> Message:
+            end_turn()
+            return await receive()
+
+        async def sent(message: Message) -> None:
+            end_turn()
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, received, sent)
         finally:
-            if owner := scope.get("state", {}).pop("counted_for", None):
-                self._open_calls.release(owner)
+            if "call" in state:
+                state.pop("call").end()

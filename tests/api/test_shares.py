@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from typing import Any
 
 import httpx
+from starlette.datastructures import State
+from starlette.types import Receive, Scope, Send
 
-from relaxc.service.api.shares import OpenCalls
+from relaxc.service.api.shares import EndCalls, Shares
 from relaxc.service.jobs.database.engine import Database
 from relaxc.service.jobs.objects.keys import Keys
 from tests.api.conftest import RunningServer, make_onnx
@@ -49,8 +53,32 @@ def test_an_owner_has_a_quarter_of_the_connections_and_its_streams_end_with_its_
         assert time.monotonic() - begun < PATIENCE_S
 
 
-def test_a_call_that_has_ended_counts_no_more() -> None:
-    calls = OpenCalls()
-    for _ in range(1000):
-        calls.take("owner")
-        calls.release("owner")
+async def _served(shares: Shares, log: list[str]) -> None:
+    """Three calls of an owner and one of another; the first two answer when the other has been served."""
+    served = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await shares.begin(State(scope["state"]), scope["owner"])
+        log.append(scope["name"])
+        if scope["owner"] == "first":
+            await served.wait()
+        await send({"type": "http.response.start", "status": 200})
+        await asyncio.sleep(0)
+
+    async def nothing(*_: object) -> Any:
+        return {}
+
+    async def call(owner: str, name: str) -> None:
+        await EndCalls(app)({"type": "http", "owner": owner, "name": name}, nothing, nothing)
+        if owner == "second":
+            served.set()
+
+    calls = [("first", "a"), ("first", "b"), ("first", "c"), ("second", "d")]
+    await asyncio.gather(*(call(*each) for each in calls))
+
+
+def test_a_third_call_of_an_owner_waits_and_those_of_others_do_not() -> None:
+    shares, log = Shares(), []
+    asyncio.run(_served(shares, log))
+    assert log == ["a", "b", "d", "c"]
+    assert not shares._shares
