@@ -308,10 +308,10 @@ class Settings(BaseSettings):
         ge=0,
         le=MOST_THREADS,
     )
-    cuda_part: str = _setting(
+    part: str = _setting(
         "",
-        "Part of an artifact for several GPUs that is loaded, by its target's name, such as cuda-sm80; empty is the "
-        "best that this machine's GPU runs.",
+        "Part of an artifact for several CPUs or GPUs that is loaded, by its target's name, such as cuda-sm80; empty "
+        "is the best that this machine runs.",
     )
     embed_weights_max_bytes: int = _setting(
         3 * GIB // 2,
