@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from anyio import sleep, to_thread
@@ -160,7 +160,7 @@ def _secret_of(request: Request) -> str | None:
 async def while_allowed(request: Request, rows: AsyncGenerator[T]) -> AsyncIterator[T]:
     """Yield what `rows` does, and end within a second of the revocation of the request's key."""
     gate, secret = request.app.state.gate, _secret_of(request)
-    end = object()
+    end: Any = object()
     async with aclosing(rows):
         while await gate.allows(secret):
             coming = asyncio.ensure_future(anext(rows, end))
@@ -168,7 +168,7 @@ async def while_allowed(request: Request, rows: AsyncGenerator[T]) -> AsyncItera
                 while not (await asyncio.wait({coming}, timeout=_LOOK_S))[0]:
                     if not await gate.allows(secret):
                         return
-                row = coming.result()
+                row: T = coming.result()
             finally:
                 coming.cancel()
                 await asyncio.wait({coming})

@@ -80,7 +80,8 @@ class Connection(H11Protocol):
         """Close connections that wait for a request: those idle the longest, of the address that has the most.
         Return whether there were any. Many go at once, since looking for them takes a while.
         """
-        idle = [each for each in self.connections if each is not self and each._between_requests]
+        others = (each for each in self.connections if isinstance(each, Connection) and each is not self)
+        idle = [each for each in others if each._between_requests]
         held = Counter(each._address for each in idle)
         idle.sort(key=lambda each: (-held[each._address], each._idle_since))
         for each in idle[: max(1, settings().max_connections // 16)]:
