@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     # Limits on what is taken in
     max_model_bytes: int = _setting(4 * GIB, "Largest model file taken, external data included.", unit="bytes", gt=0)
     max_unpacked_bytes: int = _setting(8 * GIB, "Largest size that a .pt2 archive may unpack to.", unit="bytes", gt=0)
-    max_graph_nodes: int = _setting(200_000, "Most nodes a model's graph may have.", unit="nodes", gt=0)
+    max_graph_nodes: int = _setting(50_000, "Most nodes a model's graph may have.", unit="nodes", gt=0)
 
     # Limits on one compile
     compile_timeout_s: float = _setting(1800.0, "Wall-clock limit of one compile.", unit="s", gt=0)
@@ -215,6 +215,13 @@ class Settings(BaseSettings):
         unit="s",
         ge=0,
     )
+    jobs_kept: float = _setting(
+        10_000.0,
+        "Jobs of one owner that are remembered; of more its oldest that have ended are forgotten before they are old. "
+        "A job's row has up to 64 KiB of options. inf is no limit.",
+        unit="jobs",
+        ge=1,
+    )
     model_expiry_s: float = _setting(
         0.0, "Time without use after which a model is taken from its owner; 0 is never.", unit="s", ge=0
     )
@@ -276,7 +283,11 @@ class Settings(BaseSettings):
         "Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, separated by commas.",
     )
     max_connections: int = _setting(
-        512, "Connections that the server holds open; requests on more are refused with 503.", unit="connections", ge=1
+        512,
+        "Connections that the server holds open. For one more it closes some that wait for a request; where all are at "
+        "work it answers 503. A quarter of them may be at work for one owner; more get 429.",
+        unit="connections",
+        ge=1,
     )
     header_timeout_s: float = _setting(
         10.0, "Time for a request's line and headers to come; then the connection is closed.", unit="s", gt=0
@@ -297,10 +308,10 @@ class Settings(BaseSettings):
         ge=0,
         le=MOST_THREADS,
     )
-    cuda_part: str = _setting(
+    part: str = _setting(
         "",
-        "Part of an artifact for several GPUs that is loaded, by its target's name, such as cuda-sm80; empty is the "
-        "best that this machine's GPU runs.",
+        "Part of an artifact for several CPUs or GPUs that is loaded, by its target's name, such as cuda-sm80; empty "
+        "is the best that this machine runs.",
     )
     embed_weights_max_bytes: int = _setting(
         3 * GIB // 2,

@@ -32,6 +32,7 @@ __all__ = [
     "Cpu",
     "Gpu",
     "best_arch",
+    "best_part",
     "caches",
     "capability_of",
     "cpu",
@@ -174,6 +175,8 @@ def missing_features(spec: TargetSpec) -> list[str]:
 
 def lacking(spec: TargetSpec, arch: str, features: frozenset[str], device: Gpu | str) -> list[str]:
     """Return the same of a machine with such a CPU and CUDA device, or why it has none."""
+    if spec.kind == "llvm" and spec.parts:
+        return min((_missing_on_cpu(part, arch, features) for part in spec.parts), key=len)
     missing = _missing_on_cpu(spec if spec.host is None else spec.host, arch, features)
     if spec.kind == "cuda":
         missing += _missing_on_gpu([part.arch for part in spec.each], device)
@@ -184,6 +187,19 @@ def capability_of(arch: str) -> tuple[int, int]:
     """Return the compute capability of `sm_80` or `sm_90a`: (8, 0) or (9, 0)."""
     digits = arch.removeprefix("sm_").removesuffix("a")
     return int(digits[:-1]), int(digits[-1])
+
+
+def best_part(targets: Sequence[TargetSpec]) -> int | None:
+    """Return which of an artifact's targets runs best here; None where none does.
+
+    Of CPUs that is the one with the most features, of GPUs as `best_arch` says.
+    """
+    if targets[0].kind == "cuda":
+        here, archs = gpu(), [target.arch for target in targets]
+        best = None if here is None else best_arch(archs, here.capability)
+        return None if best is None else archs.index(best)
+    fitting = [place for place, target in enumerate(targets) if not missing_features(target)]
+    return max(fitting, key=lambda place: len(targets[place].features), default=None)
 
 
 def best_arch(archs: Sequence[str], capability: tuple[int, int]) -> str | None:

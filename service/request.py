@@ -133,8 +133,9 @@ class TargetSpec:
     `name` is what people call it (`x86-64-v4`, `cuda-sm90`, or the detected CPU's name). For a CPU,
     `features` are LLVM feature names without the plus (`avx512bf16`); for a CUDA device `arch` is
     `sm_90` and `host` is the CPU that launches it. `caches` are the bytes of L1 and L2 that a core has and all of L3,
-    where they were read from a machine: a named target has none, and the hardware row's hold. Of several CUDA devices
-    for one artifact `parts` are the targets, in the order of their architectures, and `arch` is empty.
+    where they were read from a machine: a named target has none, and the hardware row's hold. Of several CUDA devices,
+    or CPUs, for one artifact `parts` are the targets, the least demanding first; `arch` is empty, and what else is said
+    of a CPU is of the first.
     """
 
     name: str
@@ -163,9 +164,9 @@ class TargetSpec:
             raise InvalidTarget(f"caches are the bytes of L1, L2 and L3, rising, got {list(self.caches)!r:.80}")
 
     def _check_parts(self) -> None:
-        alike = all(part.kind == self.kind == "cuda" and part.host == self.host for part in self.parts)
+        alike = all((part.kind, part.host, part.triple) == (self.kind, self.host, self.triple) for part in self.parts)
         if not alike or self.arch or len(self.parts) < 2 or any(part.parts for part in self.parts):
-            raise InvalidTarget("several targets for one artifact are CUDA devices with one host")
+            raise InvalidTarget("several targets for one artifact are CUDA devices with one host, or CPUs of one kind")
 
     def single(self, what: str) -> TargetSpec:
         """Return the target. Raise InvalidTarget where it is several: `what` is done for one."""

@@ -85,6 +85,21 @@ def test_one_artifact_for_several_gpus_has_each_weight_once(tmp_path: Path) -> N
     assert extent is not None and made.path.read_bytes()[extent[0] :].startswith(b"\x7fELF")
 
 
+def test_one_artifact_for_several_cpus_has_what_they_share_once(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    table, w = draw.standard_normal((5000, 64)).astype("float32"), draw.standard_normal((64, 96)).astype("float32")
+    nodes = [node("Gather", ["table", "x"], ["rows"]), node("MatMul", ["rows", "w"], ["y"])]
+    net = write(tmp_path, model(nodes, [value("x", [8], TensorProto.INT64)], [value("y", [8, 96])], table=table, w=w))
+    made = relaxc.compile(net, target="x86-64-v4,x86-64-v3")
+    older, newer = made.manifest.parts
+    assert [each.target.name for each in (older, newer)] == ["x86-64-v3", "x86-64-v4"]
+    assert isinstance(older.verification, dict)
+    assert older.verification["passed"]
+    assert made.path.stat().st_size < 1.3 * table.nbytes
+    x = np.arange(0, 400, 50)
+    np.testing.assert_allclose(relaxc.load(made.path)(x=x)["y"], table[x] @ w, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("format", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_one_artifact_takes_several_batches_and_lengths(format: str) -> None:
     path = zoo.export("bert", format, dynamic=True)

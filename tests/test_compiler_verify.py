@@ -127,6 +127,7 @@ print(outputs["y"].tolist())
 """
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("shape", [[2, 3], ["a", "b"]])
 def test_sizes_that_values_decide_need_the_runtime_alone(tmp_path: Path, shape: Any) -> None:
     """In Python; tests/packaging/test_package.py has it of a package."""

@@ -32,7 +32,7 @@ def test_the_modules_import_nothing_but_numpy_and_tvm_ffi() -> None:
     assert len(found) <= 37
     outside = {name.split(".")[0] for path in found.values() for name in modules.imported(path)}
     assert outside - set(sys.stdlib_module_names) == {"numpy", "tvm_ffi", "relaxc"}
-    assert modules.settings_used() == {"threads", "cuda_part"}
+    assert modules.settings_used() == {"threads", "part"}
 
 
 def test_the_wheel_has_our_license_beside_tvms(tmp_path: Path) -> None:

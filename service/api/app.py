@@ -39,6 +39,7 @@ from relaxc.service.api.routes import (
     uploads,
     workers,
 )
+from relaxc.service.api.shares import EndCalls, Shares
 from relaxc.service.api.tracing import of_requests, open_traces
 from relaxc.service.jobs.backend import Backend
 
@@ -100,10 +101,12 @@ def create_app(
         docs_url=None,  # its page loads scripts from elsewhere
     )
     app.state.drain, app.state.metrics, app.state.counting = Drain(), numbers, Counting()
+    app.state.shares = Shares()
     install(app)
     app.add_middleware(RefuseWork)
     app.add_middleware(OneLength)
     app.add_middleware(Bodies)
+    app.add_middleware(EndCalls)
     app.add_middleware(Observe, metrics=numbers)
     for routes in _CALLS:
         app.include_router(routes.router, dependencies=[Depends(known_parameters)])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from enum import StrEnum
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from anyio import sleep, to_thread
@@ -16,9 +19,14 @@ from relaxc.service.errors import Forbidden, RateLimited, Unauthorized
 from relaxc.service.jobs.database.rows import LOCAL_OWNER, Owner
 from relaxc.service.jobs.objects.keys import Keys
 
-__all__ = ["Anonymous", "Gate", "require"]
+__all__ = ["Anonymous", "Gate", "require", "while_allowed"]
+
+T = TypeVar("T")
 
 _PAUSE_S = 0.1
+_LOOK_S = 0.5
+"""How often a stream looks whether its key is still in force."""
+
 _WINDOW_S = 60.0
 _FAILURES = 20
 """Refused keys from one address in a minute, after which it is answered with 429. A key that is right is never refused
@@ -61,6 +69,12 @@ class Gate:
             return row.owner
         self._count_failure(address)
         raise Unauthorized("the key is unknown, expired or revoked")
+
+    async def allows(self, secret: str | None) -> bool:
+        """Return whether a sender that was let in would be now: its key may have been revoked."""
+        if secret is None:
+            return await self._serves_anybody()
+        return (self._keys.seen(secret) or await to_thread.run_sync(self._keys.find, secret)) is not None
 
     async def _serves_anybody(self) -> bool:
         if self._anonymous is not Anonymous.WITHOUT_KEYS:
@@ -143,6 +157,26 @@ def _secret_of(request: Request) -> str | None:
     return secret.strip() if scheme.lower() == "bearer" and secret.strip() else None
 
 
+async def while_allowed(request: Request, rows: AsyncGenerator[T]) -> AsyncIterator[T]:
+    """Yield what `rows` does, and end within a second of the revocation of the request's key."""
+    gate, secret = request.app.state.gate, _secret_of(request)
+    end: Any = object()
+    async with aclosing(rows):
+        while await gate.allows(secret):
+            coming = asyncio.ensure_future(anext(rows, end))
+            try:
+                while not (await asyncio.wait({coming}, timeout=_LOOK_S))[0]:
+                    if not await gate.allows(secret):
+                        return
+                row: T = coming.result()
+            finally:
+                coming.cancel()
+                await asyncio.wait({coming})
+            if row is end:
+                return
+            yield row
+
+
 def require(*scopes: str) -> Callable[[Request], Awaitable[Owner]]:
     """Return the dependency of a call that needs one of these scopes; 401 and 403 are said as the contract has them."""
 
@@ -150,6 +184,8 @@ def require(*scopes: str) -> Callable[[Request], Awaitable[Owner]]:
         gate: Gate = request.app.state.gate
         found = await gate.owner(request, _secret_of(request))
         request.state.owner = found
+        if found is not LOCAL_OWNER and not hasattr(request.state, "call"):
+            await request.app.state.shares.begin(request.state, found.id)
         if found.scopes.isdisjoint(scopes):
             wanted = " or ".join(scopes)
             raise Forbidden(f"this call needs the scope {wanted}", scope=wanted, has=sorted(found.scopes))

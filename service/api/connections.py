@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -21,16 +23,19 @@ class Connection(H11Protocol):
     """One client. It is closed when a request's header is not whole `header_timeout_s` after its first byte (or after
     the connection was made), and broken off when the client reads nothing of an answer for a minute.
 
-    Over `max_connections` a request is answered with 503 and the connection closed.
+    Over `max_connections` one that waits for a request is closed to make room, so that idle clients keep nobody out.
+    Where all are at work a request is answered with 503 and its connection closed.
     """
 
     _header_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start the clock for the first request."""
         super().connection_made(transport)
-        if len(self.connections) > settings().max_connections:
+        self._idle_since = time.monotonic()
+        if len(self.connections) > settings().max_connections and not self._make_room():
             self.app = _too_many
         self._expect_header()
 
@@ -65,6 +70,28 @@ class Connection(H11Protocol):
         head = b"".join(b"%s: %s\r\n" % pair for pair in answer.raw_headers)
         self.transport.write(b"HTTP/1.1 400 %s\r\n%s\r\n%s" % (STATUS_PHRASES[400], head, bytes(answer.body)))
         self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """Note since when the connection waits for its next request."""
+        self._idle_since = time.monotonic()
+        super().on_response_complete()
+
+    def _make_room(self) -> bool:
+        """Close connections that wait for a request: those idle the longest, of the address that has the most.
+        Return whether there were any. Many go at once, since looking for them takes a while.
+        """
+        others = (each for each in self.connections if isinstance(each, Connection) and each is not self)
+        idle = [each for each in others if each._between_requests]
+        held = Counter(each._address for each in idle)
+        idle.sort(key=lambda each: (-held[each._address], each._idle_since))
+        for each in idle[: max(1, settings().max_connections // 16)]:
+            self.connections.discard(each)
+            each.transport.abort()
+        return bool(idle)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
 
     @property
     def _between_requests(self) -> bool:

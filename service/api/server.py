@@ -25,6 +25,9 @@ from relaxc.service.process.sandbox.required import require_sandbox
 
 __all__ = ["run"]
 
+_SWITCH_S = 5e-4
+"""How long a thread may keep Python's lock: a short call waits as long for each busy thread beside it."""
+
 _LAST_ANSWERS_S = 10
 """How long an answer that is being sent may take after the jobs have ended."""
 
@@ -114,6 +117,7 @@ def run(
             ssl_keyfile=None if tls is None else tls.key,
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
         )
+        sys.setswitchinterval(_SWITCH_S)
         server = Server(config, app)
         server.run(sockets=[listening])
     if not server.started:

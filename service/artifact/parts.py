@@ -1,4 +1,4 @@
-"""The parts of an artifact for several GPUs: a library of its own for each but the first, in a section of the file."""
+"""The parts of an artifact for several CPUs or GPUs: a library for each, in a section of the file but for the first."""
 
 from __future__ import annotations
 

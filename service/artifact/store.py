@@ -4,11 +4,13 @@ ROOT/artifacts/ab/abcd…/     the files of one artifact and entry.json, whose m
 ROOT/keys/12/1234….json      artifact, named entries, build record
 ROOT/locks/1234….lock        held by the process that compiles that key; abcd….placing.lock, by who puts that artifact
 ROOT/staging/                what is being written; renamed into place, or swept later
+ROOT/size                    how many bytes all artifacts have at most
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import time
@@ -43,6 +45,7 @@ from relaxc.service.artifact.entry import (
 from relaxc.service.artifact.identity import identity_of
 from relaxc.service.artifact.key import Key
 from relaxc.service.artifact.locks import held, sweep_locks
+from relaxc.service.artifact.tally import Tally
 from relaxc.service.errors import ArtifactCorrupt, ArtifactNotFound, StoreUnwritable
 
 __all__ = ["Store"]
@@ -51,7 +54,10 @@ _GRACE_S = 30.0
 """Not removed for this long after a use, so that what `lookup` or `put` named can still be opened."""
 
 _STALE_S = 60.0
-"""Age at which an unheld staging folder is somebody's who died."""
+"""Age at which an unheld staging folder is somebody's who died, and time between two searches for such by puts."""
+
+_SLACK = 20
+"""A put that finds the store too large leaves a twentieth of it free, so that the next ones need not look."""
 
 
 class Store:
@@ -68,6 +74,8 @@ class Store:
         self.removed: Callable[[int], object] = lambda count: None
         """Is told how many were removed."""
         self._staging = root / "staging"
+        self._tally = Tally(root / "size", root / "locks" / "size.lock")
+        self._swept = -math.inf
 
     def _folder(self, digest: str) -> Path:
         return self.root / "artifacts" / digest[:2] / digest
@@ -222,7 +230,7 @@ class Store:
             digest = self._admit(files)
             stored = StoredKey(key, digest, dict(build_record))
             write_file(self._key_path(key.digest), stored.to_json().encode(), self._staging)
-            self.gc(keep={digest})
+            self._make_room(keep=digest)
             with self._open(digest) as opened:
                 for file in opened.entry.files:  # hashed right now
                     remember(identity_of(opened.entry.folder / file.name), file.sha256)
@@ -278,6 +286,14 @@ class Store:
 
     # Removing
 
+    def _make_room(self, *, keep: str) -> None:
+        """Remove artifacts where this one may have brought the store over its limit; all are read only then."""
+        size = self._tally.add(self.size_of(keep))
+        if size is None or size > self.max_bytes:
+            self.gc(self.max_bytes - self.max_bytes // _SLACK, keep={keep})
+        elif time.monotonic() - self._swept > _STALE_S:
+            self.sweep()
+
     def gc(self, max_bytes: int | None = None, *, keep: Collection[str] = (), grace_s: float = _GRACE_S) -> list[Entry]:
         """Remove the least recently used artifacts until the rest has at most `max_bytes` (the store's own limit).
 
@@ -287,20 +303,22 @@ class Store:
         limit = self.max_bytes if max_bytes is None else max_bytes
         now = time.time()
         self.sweep()
-        entries = sorted(self._entries(), key=lambda entry: entry.used_at)
-        total, removed = sum(entry.size_bytes for entry in entries), []
-        spared = self.spared() if total > limit else ()
-        for entry in entries if spared is not None else ():
-            if total <= limit:
-                break
-            if (
-                entry.digest not in keep
-                and entry.digest not in (spared or ())
-                and entry.used_at <= now - grace_s
-                and remove_folder(entry.folder, self._staging)
-            ):
-                removed.append(entry)
-                total -= entry.size_bytes
+        with self._tally.recount() as sizes:
+            entries = sorted(self._entries(), key=lambda entry: entry.used_at)
+            total, removed = sum(entry.size_bytes for entry in entries), []
+            spared = self.spared() if total > limit else ()
+            for entry in entries if spared is not None else ():
+                if total <= limit:
+                    break
+                if (
+                    entry.digest not in keep
+                    and entry.digest not in (spared or ())
+                    and entry.used_at <= now - grace_s
+                    and remove_folder(entry.folder, self._staging)
+                ):
+                    removed.append(entry)
+                    total -= entry.size_bytes
+            sizes.append(total)
         if removed:
             self._forget({entry.digest for entry in removed})
             self.removed(len(removed))
@@ -308,6 +326,7 @@ class Store:
 
     def sweep(self) -> None:
         """Remove what dead processes left half written, and locks that nobody needs; `gc` does it too."""
+        self._swept = time.monotonic()
         sweep_staging(self._staging, time.time() - _STALE_S)
         sweep_locks(self.root / "locks")
 

@@ -12,6 +12,7 @@ from relaxc.service.cli import (
     bench,
     cache,
     compile,
+    config,
     demo,
     doctor,
     inspect,
@@ -48,7 +49,6 @@ app = typer.Typer(
     name="relaxc",
     help="A model in, one verified .so out.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -99,6 +99,7 @@ for verb in (
     audit.audit,
     demo.demo,
     doctor.doctor,
+    config.config,
     version.version,
 ):
     app.command(help=unwrapped(verb), cls=TakesBareOptions)(verb)

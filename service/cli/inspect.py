@@ -87,11 +87,9 @@ def _here(manifest: Manifest) -> tuple[list[str], str]:
     from relaxc.service import machine
 
     targets = manifest.targets
-    lacking = [machine.missing_features(target) for target in targets]
-    here = machine.gpu() if len(targets) > 1 else None
-    best = machine.best_arch([target.arch for target in targets], here.capability) if here else None
-    names = {target.arch: target.name for target in targets}
-    return min(lacking, key=len), f"yes, as {names[best]}" if best else "yes"
+    best = machine.best_part(targets) if len(targets) > 1 else None
+    missing = min((machine.missing_features(target) for target in targets), key=len)
+    return missing, "yes" if best is None else f"yes, as {targets[best].name}"
 
 
 def _artifact(path: Path, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from relaxc.service.cli.app import app
+from relaxc.service.cli.config import warnings
 from relaxc.service.cli.output import print_json
 from relaxc.service.errors import CompilerCrashed, InvalidOption, NotTuned, RelaxcError, ToolMissing
 
@@ -101,6 +102,8 @@ def _run(arguments: list[str], wishes: Wishes) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if arguments and not wishes.help:
             _open_log(wishes.verbose)
+            for line in warnings():
+                print(f"relaxc: {line}", file=sys.stderr)
         result = app(arguments, prog_name="relaxc", standalone_mode=False)
     except RelaxcError as error:
         return _report(error, wishes)

@@ -65,7 +65,7 @@ Target = Annotated[
         "--target",
         "-t",
         metavar="T",
-        help="`auto` (this CPU), `auto-gpu`, a tag of `relaxc targets`, or target JSON; several GPUs with commas.",
+        help="`auto` (this CPU), `auto-gpu`, a tag of `relaxc targets`, or target JSON; several with commas.",
     ),
 ]
 Shapes = Annotated[

@@ -19,6 +19,7 @@ __all__ = [
     "print_lines",
     "printable",
     "seconds",
+    "shortened",
     "shown_value",
     "size",
     "table",
@@ -87,13 +88,13 @@ def print_lines(rows: Sequence[Mapping[str, str]], *, texts: Sequence[str], name
         shown.append(column)
     widths[first] = min(widths[first], room + min(name, widths[first]))
     for row in ({column: column for column in rows[0]}, *rows):
-        cells = [f"{_cut(row[first], widths[first]):<{widths[first]}}"]
+        cells = [f"{shortened(row[first], widths[first]):<{widths[first]}}"]
         cells += [f"{row[one]:{'<' if one in texts else '>'}{widths[one]}}" for one in shown]
         print("  ".join(cells).rstrip())
 
 
-def _cut(text: str, width: int) -> str:
-    """Its beginning and its end, which tells `fused_conv2d_add3` from others."""
+def shortened(text: str, width: int) -> str:
+    """Return its beginning and its end, which tell `fused_conv2d_add3` from others."""
     return text if len(text) <= width else f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
 
 

@@ -41,7 +41,7 @@ def rebuild(
 
     manifest = Manifest.read(artifact)
     if manifest.others:
-        raise InvalidOption("an artifact for several GPUs cannot be rebuilt yet: rebuild one of each", option="target")
+        raise InvalidOption("an artifact for several targets cannot be rebuilt: rebuild one of each", option="target")
     given = {"plugins": list(map(str, plugin or ())), "records": list(map(str, records or ()))}
     warm_for(model)
     request = prepare(model, target=manifest.target, options=CompileOptions.from_dict({**manifest.options, **given}))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relaxc.service.cli.output import seconds, size, table
+from relaxc.service.cli.output import seconds, shortened, size, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,6 +33,9 @@ __all__ = [
 
 _NODES = 3
 """Names of nodes that a table shows of a kernel."""
+
+_NAME = 60
+"""Characters of a name that a table shows."""
 
 _MUCH = 0.2
 """The share of the estimated time above which a compile warns of kernels without a template."""
@@ -189,14 +192,16 @@ def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
         moved = size(row["bytes"]) if isinstance(row["bytes"], int) else row["bytes"]
         name = row.get("kernel", row["rule"])
         by = name if row["source"] == "rule" else f"{name} ({row['source']})"
-        shown.add_row(row["function"], count(row["flops"]), moved, by, parameters, nodes(row.get("nodes", ())))
+        shown.add_row(
+            shortened(row["function"], _NAME), count(row["flops"]), moved, by, parameters, nodes(row.get("nodes", ()))
+        )
     return shown
 
 
 def nodes(names: Sequence[str]) -> str:
     """Return the model's nodes that a kernel computes, the first of them: `Conv_3, Relu_4, and 6 more`."""
     more = f", and {len(names) - _NODES} more" if len(names) > _NODES else ""
-    return ", ".join(names[:_NODES]) + more
+    return ", ".join(shortened(name, _NAME) for name in names[:_NODES]) + more
 
 
 def heaviest(manifest: Manifest, limit: int) -> list[Mapping[str, Any]]:

@@ -1,8 +1,9 @@
-"""Several targets for one artifact: CUDA devices in the order of their architectures; tvm is not imported for it."""
+"""Several targets for one artifact, CUDA devices or CPUs, the least demanding first; tvm is not imported for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from relaxc.service.errors import InvalidTarget
 from relaxc.service.machine import capability_of
@@ -18,15 +19,25 @@ def one_of_many(specs: Sequence[TargetSpec]) -> TargetSpec:
     parts = [part for spec in specs for part in spec.each]
     parts = sorted(dict.fromkeys(parts), key=_order)
     names = ", ".join(part.name for part in parts)
-    if cpus := [part.name for part in parts if part.kind != "cuda"]:
-        if len(parts) == 1:
-            return parts[0]
-        raise InvalidTarget(
-            f"{', '.join(cpus)} in a list of targets: one artifact is for several CUDA devices, or for one CPU",
-            remedy="Compile once for each CPU, and once for the CUDA devices together.",
-        )
     if not 1 <= len(parts) <= _MOST:
         raise InvalidTarget(f"a list of targets has 1 to {_MOST} different ones, not {len(parts)}")
+    if len(parts) == 1:
+        return parts[0]
+    if len({part.kind for part in parts}) > 1:
+        raise InvalidTarget(
+            f"CPUs and CUDA devices in a list of targets: {names}",
+            remedy="Compile once for the CPUs together, and once for the CUDA devices.",
+        )
+    if parts[0].kind == "cuda":
+        _check_devices(parts, names)
+        first = TargetSpec(names, "cuda", triple="", host=parts[0].host, parts=tuple(parts))
+    else:
+        _check_cpus(parts, names)
+        first = replace(parts[0], parts=tuple(parts))
+    return replace(first, name=",".join(part.name for part in parts))
+
+
+def _check_devices(parts: Sequence[TargetSpec], names: str) -> None:
     if len({part.arch for part in parts}) < len(parts):
         raise InvalidTarget(f"two targets are for one architecture: {names}")
     if len({part.host for part in parts}) > 1:
@@ -34,10 +45,16 @@ def one_of_many(specs: Sequence[TargetSpec]) -> TargetSpec:
             f"the targets have different hosts: {names}",
             remedy="`auto-gpu` has this machine's CPU: name its device instead, or give target JSON with one `host`.",
         )
-    if len(parts) == 1:
-        return parts[0]
-    return TargetSpec(",".join(part.name for part in parts), "cuda", triple="", host=parts[0].host, parts=tuple(parts))
+
+
+def _check_cpus(parts: Sequence[TargetSpec], names: str) -> None:
+    if len({part.triple for part in parts}) > 1:
+        raise InvalidTarget(
+            f"the targets are CPUs of different architectures: {names}", remedy="Compile once for each architecture."
+        )
+    if len({part.name for part in parts}) < len(parts):
+        raise InvalidTarget(f"two different targets have one name: {names}", remedy="Give each a `name` of its own.")
 
 
 def _order(spec: TargetSpec) -> tuple[tuple[int, ...], str]:
-    return (capability_of(spec.arch), spec.arch) if spec.arch else ((), "")
+    return (capability_of(spec.arch), spec.arch) if spec.arch else ((len(spec.features),), spec.name)

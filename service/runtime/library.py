@@ -1,4 +1,4 @@
-"""The library of an artifact, loaded; of one for several GPUs that of the part for this machine's."""
+"""The library of an artifact, loaded; of one for several machines that of the part for this one."""
 
 from __future__ import annotations
 
@@ -30,20 +30,18 @@ _LOADING = threading.Lock()
 
 
 def chosen(targets: Sequence[TargetSpec]) -> int:
-    """Return which of an artifact's targets runs best on this machine's GPU, or is named by the setting `cuda_part`.
+    """Return which of an artifact's targets runs best on this machine, or is named by the setting `part`.
 
     Where none runs it is the first, which is then refused. Raise InvalidOption where the setting names none of several.
     """
     if len(targets) == 1:
         return 0
-    names, archs = [target.name for target in targets], [target.arch for target in targets]
-    if asked := settings().cuda_part:
+    names = [target.name for target in targets]
+    if asked := settings().part:
         if asked not in names:
-            raise InvalidOption(f"the artifact has no part {asked!r}; there are {', '.join(names)}", option="cuda_part")
+            raise InvalidOption(f"the artifact has no part {asked!r}; there are {', '.join(names)}", option="part")
         return names.index(asked)
-    here = machine.gpu()
-    best = None if here is None else machine.best_arch(archs, here.capability)
-    return 0 if best is None else archs.index(best)
+    return machine.best_part(targets) or 0
 
 
 def load_library(path: Path, extent: tuple[int, int] | None = None) -> Any:

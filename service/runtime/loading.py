@@ -30,7 +30,7 @@ def load(
     `device` is `cpu`, `cuda` or `cuda:N`; by default what it was compiled for. `threads` is for CPU kernels; by
     default the setting `threads`. Every byte is checked against the digests in the file, once a process, by all cores;
     with `digest`, the file's SHA-256 must be that.
-    Of an artifact for several GPUs the part for this one is loaded, and the session has its manifest alone.
+    Of an artifact for several CPUs or GPUs the part for this machine is loaded, and the session has its manifest alone.
     Raise ArtifactNotFound, ArtifactCorrupt, or MachineMismatch with what this machine lacks, before code is loaded.
     """
     path = Path(path)

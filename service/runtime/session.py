@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,17 @@ class Session:
         where = device_of(manifest.target, device)  # before the library: it needs CUDA's loader
         held = tensors if manifest.target.kind != "cuda" else DeviceWeights(tensors, where)
         return Session(load_library(library), held, manifest, where, threads)
+
+    def __repr__(self) -> str:
+        """Return the signature and the target: `Session(x: float32[n, 4] -> y: float32[n, 2], x86-64-v3)`."""
+        inputs, outputs = (", ".join(map(str, each)) for each in (self.signature.inputs, self.signature.outputs))
+        return f"Session({inputs} -> {outputs}, {self.manifest.target_names})"
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for a notebook."""
+        kinds = (("input", self.signature.inputs), ("output", self.signature.outputs))
+        rows = "".join(f"<tr><td>{kind}<td>{escape(str(each))}" for kind, specs in kinds for each in specs)
+        return f"<table>{rows}<tr><td>target<td>{escape(self.manifest.target_names)}</table>"
 
     @property
     def signature(self) -> Signature:

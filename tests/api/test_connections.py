@@ -127,21 +127,29 @@ def _status(server: RunningServer, request: bytes) -> int:
         return int(connection.recv(100).split()[1])
 
 
-@pytest.mark.slow
-def test_good_work_goes_on_beside_slow_senders_until_there_are_too_many(start: Callable[..., RunningServer]) -> None:
-    server = start(header_timeout_s=2 * PATIENCE_S, max_connections=100)
-    request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+_HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+_WAITS = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+
+
+def test_idle_connections_make_room_and_those_at_work_do_not(start: Callable[..., RunningServer]) -> None:
+    """Who has sent no whole header is closed for the next; bodies that are on their way are not."""
+    server = start(header_timeout_s=2 * PATIENCE_S, body_timeout_s=2 * PATIENCE_S, max_connections=20)
     with contextlib.ExitStack() as held:
         for _ in range(60):
             connection = held.enter_context(connect(server))
             connection.sendall(b"POST /v1/compile HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        assert _status(server, _HEALTH) == 200
         assert post(server, make_onnx(4, seed=60)).status_code == 200
-        for _ in range(40):
-            held.enter_context(connect(server))
+
+        def is_full_with_one_more() -> bool:
+            held.enter_context(connect(server)).sendall(_WAITS)
+            return _status(server, _HEALTH) == 503
+
+        until(is_full_with_one_more)
         with connect(server) as connection:
-            connection.sendall(request)
+            connection.sendall(_HEALTH)
             assert problem_in(answered(connection)) == (503, "too-many-connections")
-    until(lambda: _status(server, request) == 200)
+    until(lambda: _status(server, _HEALTH) == 200)
 
 
 def test_a_client_that_reads_nothing_holds_little(server: RunningServer) -> None:

@@ -219,6 +219,7 @@ def test_the_check_of_a_signature_works() -> None:
     assert not names["is_genuine"](f"t={now},v1={genuine}", body, secret, time.time() + 1000)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs(compiler: RunningServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the blocks, with the key that they made."""
     (source,) = [block["text"] for block in _BLOCK.finditer(PAGE) if "from relaxc.service.client" in block["text"]]

@@ -49,6 +49,7 @@ def test_a_malformed_model(compiler: RunningServer, tmp_path: Path, name: str) -
     assert not list(compiler.cache.glob("jobs/*/*-*"))
 
 
+@pytest.mark.slow
 def test_after_all_of_them_a_good_model_compiles(compiler: RunningServer) -> None:
     answer = compiler.client.post("/v1/compile", files={"model": make_onnx(8)})
     assert answer.status_code == 200

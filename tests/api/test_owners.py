@@ -155,6 +155,7 @@ def test_an_owner_makes_itself_not_any_number_of_keys(server: RunningServer) -> 
     assert made(server, f"/v1/keys/{key['id']}/rotate")["owner"] == key["owner"]  # an admin's hand is not counted
 
 
+@pytest.mark.slow
 def test_the_audit_log_names_owner_and_key(server: RunningServer) -> None:
     ann = made(server, "/v1/owners", name="audited")
     keys = [key_of(server, ann["id"]) for _ in range(2)]

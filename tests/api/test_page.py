@@ -333,6 +333,7 @@ def test_a_model_that_is_there_is_compiled_again_and_removed(tab: Tab) -> None:
     tab.page.locator(".models a", has_text="kept.onnx").wait_for(state="detached")
 
 
+@pytest.mark.slow
 def test_quotas_and_an_upload_that_takes_of_them_are_seen_and_dropped(tab: Tab, compiling: RunningServer) -> None:
     part = {"Content-Range": f"bytes 0-9/{3 << 20}"}
     sent = compiling.client.put(f"/v1/uploads/{'ab' * 32}", content=b"0123456789", headers=part)

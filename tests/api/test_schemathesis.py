@@ -52,6 +52,7 @@ def explore(server: RunningServer, folder: Path, *phases: str, examples: int, li
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_answer_is_as_the_document_says(open_server: RunningServer, tmp_path: Path) -> None:
     explore(open_server, tmp_path, "examples", "coverage", examples=1, limit_s=15, seed=1)
     assert open_server.client.get("/healthz").status_code == 200

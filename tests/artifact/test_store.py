@@ -126,6 +126,24 @@ def test_a_put_keeps_the_store_under_its_limit(tmp_path: Path) -> None:
     assert [entry.digest for entry in store.ls()] == [huge.digest]
 
 
+def test_a_put_reads_other_artifacts_only_where_the_store_may_be_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, looks = Store(tmp_path / "store", 1000), []
+    entries = Store._entries
+    monkeypatch.setattr(Store, "_entries", lambda self: looks.append(1) or entries(self))
+    for name in "abcdefghi":
+        age(store.put(key(name=name), files(tmp_path, name * 100), BUILD), 100)
+    assert len(looks) == 1  # the first, which did not know
+    for name in "jklm":
+        age(store.put(key(name=name), files(tmp_path, name * 100), BUILD), 100)
+    assert sum(entry.size_bytes for entry in store.ls()) <= 1000
+    assert len(looks) - 1 <= 4
+    (store.root / "size").write_text("rotten")
+    store.put(key(name="n"), files(tmp_path, "n" * 100), BUILD)
+    assert sum(entry.size_bytes for entry in store.ls()) <= 1000
+
+
 def test_damage_is_a_miss_and_the_next_put_heals_it(store: Store, tmp_path: Path) -> None:
     def damage_size(entry: Entry) -> None:
         entry.path.write_text("longer than before")

@@ -142,6 +142,7 @@ def test_another_checkout_compiles_with_the_cases_precision() -> None:
     assert relaxc_other.options(parse("bert,x86-64-v3")) == ["--target", "x86-64-v3"]
 
 
+@pytest.mark.slow
 def test_a_quantized_case_is_beside_what_it_was_made_of(tmp_path: Path) -> None:
     case = Case("cnn", size="small", quantized=True)
     found = measure(case, tmp_path, Plan(["relaxc", "relaxc-fp32", "onnxruntime"], 1, 1, 0.01))

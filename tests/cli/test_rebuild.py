@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Relaxc
 from tests.cli.test_verification import WRONG
 from tests.zoo import export
 
 
+@pytest.mark.slow
 def test_an_artifact_is_made_again_and_another_is_told_apart(relaxc: Relaxc, tmp_path: Path) -> None:
     model, own, other = export("mlp", "onnx", dynamic=True), tmp_path / "own.so", tmp_path / "other.so"
     (plugin := tmp_path / "wrong.py").write_text(WRONG)

@@ -40,6 +40,7 @@ def test_wrong_numbers_exit_5_and_leave_no_file(relaxc: Relaxc, wrong: Path, tmp
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_verify_compares_again_and_on_inputs_of_the_users_own(relaxc: Relaxc, wrong: Path, tmp_path: Path) -> None:
     model, right, other = export("mlp", "onnx", dynamic=True), tmp_path / "right.so", tmp_path / "wrong.so"
     (spec,) = inspect_local(model, identify(model))["signature"]["inputs"]

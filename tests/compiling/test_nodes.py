@@ -30,6 +30,7 @@ def rows_of(model: str, form: Any, target: str) -> tuple[list[dict[str, Any]], P
     return made.scheduled.report, path, to_tvm(request.target)
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("model", "form", "target"), CASES)
 def test_the_nodes_of_almost_all_of_the_time_are_named(model: str, form: str, target: str) -> None:
     rows, path, kind = rows_of(model, form, target)

@@ -177,11 +177,32 @@ def test_several_gpus_are_one_target_whatever_their_order(this_cpu, monkeypatch)
         assert (missing_features(both) == []) is fits
 
 
+def test_several_cpus_are_one_target_and_the_best_that_runs_is_chosen(this_cpu):
+    all_three = resolve("sapphirerapids,x86-64-v3,znver4")
+    assert all_three.name == "x86-64-v3,znver4,sapphirerapids"
+    assert resolve("znver4,sapphirerapids,x86-64-v3,znver4") == all_three
+    assert TargetSpec.from_dict(json.loads(json.dumps(all_three.to_dict()))) == all_three
+    names = [part.name for part in all_three.parts]
+    for features, best in (
+        (target._V3, "x86-64-v3"),
+        (target._V4, "x86-64-v3"),
+        (target._ZEN4, "znver4"),
+        ((*target._V4, *target._SAPPHIRE_RAPIDS), "sapphirerapids"),
+    ):
+        this_cpu(*features)
+        assert machine.best_part(all_three.parts) == names.index(best)
+        assert missing_features(all_three) == []
+    this_cpu(*target._V2)
+    assert machine.best_part(all_three.parts) is None
+    assert missing_features(all_three) == missing_features(resolve("x86-64-v3")) != []
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x86-64-v3,cuda-sm90", "x86-64-v3 in a list of targets"),
-        ("x86-64-v3,x86-64-v4", "x86-64-v3, x86-64-v4 in a list"),
+        ("x86-64-v3,cuda-sm90", "CPUs and CUDA devices in a list of targets: "),
+        ("x86-64-v3,aarch64", "CPUs of different architectures"),
+        ('["x86-64-v3", {"kind": "llvm", "name": "x86-64-v3"}]', "two different targets have one name"),
         ('["cuda-sm80", {"kind": "cuda", "arch": "sm_80", "name": "mine"}]', "for one architecture: cuda-sm80, mine"),
         ('["cuda-sm80", {"kind": "cuda", "arch": "sm_90a", "host": {"kind": "llvm"}}]', "different hosts"),
         ("cuda-sm80,", "unknown target ''"),

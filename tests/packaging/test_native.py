@@ -22,14 +22,15 @@ import pytest
 
 from relaxc.service import machine, processor, tvm_libraries
 from relaxc.service.artifact.manifest import Manifest
+from relaxc.service.artifact.packing import Built, pack_parts
 from relaxc.service.config import settings
 from relaxc.service.errors import ArtifactCorrupt, RelaxcError
 from relaxc.service.request import TargetSpec
 from relaxc.service.runtime import load
 from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 from tests.packaging.native import Library, NativeError, Session
-from tests.runtime.conftest import Linears, aligned, linear_signature
-from tests.runtime.test_library import two_parts
+from tests.runtime.conftest import Linears, aligned, linear_signature, manifest_of
+from tests.runtime.test_library import HOST, two_parts
 from tests.runtime.test_threads import in_new_thread
 from tests.waiting import PATIENCE_S
 
@@ -321,7 +322,7 @@ def test_a_file_in_the_place_of_one_that_is_open_has_its_own_code(
 def test_a_part_that_is_opened_again_takes_no_more_of_the_process(
     library: Library, linear: Linears, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RELAXC_CUDA_PART", "second")
+    monkeypatch.setenv("RELAXC_PART", "second")
     settings.cache_clear()
     two_parts(linear, tmp_path / "two.so")
     want = load(tmp_path / "two.so", threads=1)(some())["y"]
@@ -332,6 +333,28 @@ def test_a_part_that_is_opened_again_takes_no_more_of_the_process(
     assert files[0] == files[-1]
     monkeypatch.undo()
     settings.cache_clear()
+
+
+def test_of_several_cpus_the_best_that_runs_here_is_opened(library: Library, linear: Linears, tmp_path: Path) -> None:
+    """Python and C++ take the same: of those whose features are here the one with the most."""
+    names = sorted(machine.cpu().features)
+    few, many, strange = (replace(HOST, name=n, features=f) for n, f in (
+        ("few", ()), ("many", tuple(names[:2])), ("strange", (*names[:3], "amx-transpose")),
+    ))  # fmt: skip
+    manifest = manifest_of(linear.signature, target=few)
+    factors = {"few": 1, "many": 2, "strange": 3}
+    parts = [
+        Built(
+            linear.library,
+            {**linear.weights, "w": linear.weights["w"] * factors[each.name]},
+            replace(manifest, target=each),
+        )
+        for each in (few, many, strange)
+    ]
+    pack_parts(parts, tmp_path / "three.so", embed_max_bytes=1 << 30)
+    session = load(tmp_path / "three.so", threads=1)
+    assert session.manifest.target.name == "many"
+    np.testing.assert_array_equal(library.open(tmp_path / "three.so", threads=1)(some())["y"], session(some())["y"])
 
 
 def test_features_have_the_names_that_python_knows() -> None:

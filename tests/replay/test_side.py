@@ -44,6 +44,7 @@ def _model(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_only_what_a_commit_changed_is_named(repository: Path, tmp_path: Path) -> None:
     rule = repository / "schedules" / "cpu" / "elementwise" / "injective.py"
     assert rule.read_text().count("    version = ") == 1
@@ -64,6 +65,7 @@ def test_only_what_a_commit_changed_is_named(repository: Path, tmp_path: Path) -
     assert again._process is None
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_no_end_of_a_replay(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

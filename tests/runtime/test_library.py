@@ -30,10 +30,10 @@ GPUS = tuple(TargetSpec(f"cuda-{arch}", "cuda", triple="", arch=arch, host=HOST)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Sets the setting `cuda_part`."""
+    """Set the setting `part`."""
 
     def ask(name: str) -> None:
-        monkeypatch.setenv("RELAXC_CUDA_PART", name)
+        monkeypatch.setenv("RELAXC_PART", name)
         settings.cache_clear()
 
     yield ask

@@ -53,6 +53,14 @@ def inputs(batch: int = 5) -> dict[str, Any]:
     return {"x": rng.standard_normal((batch, 64)).astype(np.float32), "ids": np.arange(batch)}
 
 
+def test_it_shows_its_signature_and_target(session: Session) -> None:
+    shown = repr(session)
+    assert shown.startswith(f"Session({', '.join(map(str, session.signature.inputs))} -> ")
+    assert session.manifest.target_names in shown
+    html = session._repr_html_()
+    assert html.count("<tr>") == len(session.signature.inputs) + len(session.signature.outputs) + 1
+
+
 def assert_right(got: dict[str, Any], linear: Linears, x: Any, ids: Any) -> None:
     want = linear.expected(np.asarray(x), np.asarray(ids))
     assert list(got) == list(want)

@@ -44,7 +44,7 @@ def test_every_part_for_several_gpus_gives_the_same(artifact: Path, monkeypatch:
     folder = artifact.parent
     made = relaxc.compile(folder / "model.onnx", target="cuda-sm80,cuda-sm90", output=folder / "both.so")
     assert made.manifest.verified is True and len(made.manifest.others) == 1
-    monkeypatch.setenv("RELAXC_CUDA_PART", part)
+    monkeypatch.setenv("RELAXC_PART", part)
     settings.cache_clear()
     session = load(folder / "both.so")
     assert session.manifest.target.name == (part or "cuda-sm90")

@@ -35,6 +35,7 @@ def test_every_rule_has_a_case() -> None:
     assert {case.rule for case in CASES} == {each.name for each in cpu.RULES} - ELSEWHERE
 
 
+@pytest.mark.sampled(most=90)
 @pytest.mark.parametrize(("case", "dtype", "bits"), PARAMETERS)
 def test_the_default_is_a_point_of_the_space(case: Case, dtype: str, bits: int) -> None:
     """A record of the default must be taken again, in every dtype and for every vector width."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,11 +12,11 @@ from fastapi import APIRouter, Header, Request, Response
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse
 
+from relaxc.service.api.auth import while_allowed
 from relaxc.service.api.ids import JobId
 from relaxc.service.api.owners import Reader
 from relaxc.service.api.problems import responses
 from relaxc.service.api.routes.backend import backend_of
-from relaxc.service.jobs.backend import Backend
 from relaxc.service.jobs.database.rows import EventRow, JobRow, Owner, iso_time
 
 __all__ = ["router"]
@@ -68,7 +67,8 @@ async def events(
     ] = 0,
 ) -> Response:
     """Send past events first, then each new one. `event:` is stage, progress, log, metric, state or done; `id:` is the
-    event's number. `Last-Event-ID` continues after that event. An idle stream sends a comment every 15 s.
+    event's number. `Last-Event-ID` continues after that event. An idle stream sends a comment every 15 s. A stream ends
+    within a second of the revocation of its key.
     """
     backend, after = backend_of(request), last_event_id
     job = await to_thread.run_sync(backend.jobs.get, owner, id)
@@ -77,19 +77,19 @@ async def events(
     rows = None
     if not (job.ended and after == job.events):
         rows = await to_thread.run_sync(partial(backend.jobs.stream, owner, id, after=after))
-    return EventSourceResponse(_told(backend, owner, job, rows), ping=_PING_S, sep="\n", send_timeout=_SEND_TIMEOUT_S)
+    return EventSourceResponse(_told(request, owner, job, rows), ping=_PING_S, sep="\n", send_timeout=_SEND_TIMEOUT_S)
 
 
 async def _told(
-    backend: Backend, owner: Owner, job: JobRow, rows: AsyncGenerator[EventRow] | None
+    request: Request, owner: Owner, job: JobRow, rows: AsyncGenerator[EventRow] | None
 ) -> AsyncIterator[ServerSentEvent]:
+    backend = backend_of(request)
     number, ended = job.events, rows is None
     if rows is not None:
-        async with aclosing(rows):
-            async for row in rows:
-                data = json.dumps({"time": iso_time(row.time), **row.data})
-                yield ServerSentEvent(data, event=str(row.data.get("event", "log")), id=str(row.seq), sep="\n")
-                number, ended = max(number, row.seq), row.last
+        async for row in while_allowed(request, rows):
+            data = json.dumps({"time": iso_time(row.time), **row.data})
+            yield ServerSentEvent(data, event=str(row.data.get("event", "log")), id=str(row.seq), sep="\n")
+            number, ended = max(number, row.seq), row.last
     if ended:
         last = await to_thread.run_sync(partial(backend.jobs.get, owner, job.id))
         yield ServerSentEvent(json.dumps(last.to_dict()), event="done", id=str(number + 1), sep="\n")

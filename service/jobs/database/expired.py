@@ -13,7 +13,15 @@ from relaxc.service.jobs.database.shares import VIRTUAL_TIME
 from relaxc.service.jobs.database.tables import audit_log, deliveries, idempotency, job_events, job_trials, jobs, shares
 from relaxc.service.jobs.job import Claim, State
 
-__all__ = ["RemovedJobs", "remove_audit", "remove_deliveries", "remove_idempotency", "remove_jobs", "remove_shares"]
+__all__ = [
+    "RemovedJobs",
+    "remove_audit",
+    "remove_deliveries",
+    "remove_idempotency",
+    "remove_jobs",
+    "remove_jobs_over",
+    "remove_shares",
+]
 
 _JOBS = 100
 
@@ -28,8 +36,23 @@ class RemovedJobs:
 
 def remove_jobs(connection: Connection, before: float, most: int) -> RemovedJobs:
     """Remove jobs that ended before this time, with all that they told: a job at least, and about `most` events."""
-    old = sa.select(jobs.c.id, jobs.c.epoch, jobs.c.kind, jobs.c.events).where(jobs.c.finished < before)
-    rows = connection.execute(old.order_by(jobs.c.finished).limit(_JOBS)).all()
+    return _remove_jobs(connection, jobs.c.finished < before, jobs.c.finished, most)
+
+
+def remove_jobs_over(connection: Connection, keep: int, most: int) -> RemovedJobs:
+    """Remove as `remove_jobs` the oldest jobs of one owner who has more than `keep` that have ended."""
+    ended = jobs.c.finished.is_not(None)
+    many = sa.select(jobs.c.owner).where(ended).group_by(jobs.c.owner).having(sa.func.count() > keep).limit(1)
+    mine = sa.and_(jobs.c.owner == connection.scalar(many), ended)
+    last = sa.select(jobs.c.number).where(mine).order_by(jobs.c.number.desc()).offset(keep).limit(1)
+    return _remove_jobs(connection, sa.and_(mine, jobs.c.number <= last.scalar_subquery()), jobs.c.number, most)
+
+
+def _remove_jobs(
+    connection: Connection, old: sa.ColumnElement[bool], order: sa.ColumnElement[Any], most: int
+) -> RemovedJobs:
+    columns = sa.select(jobs.c.id, jobs.c.epoch, jobs.c.kind, jobs.c.events)
+    rows = connection.execute(columns.where(old).order_by(order).limit(_JOBS)).all()
     chosen: list[Any] = []
     events = 0
     for row in rows:

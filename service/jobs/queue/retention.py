@@ -47,7 +47,12 @@ class Rule:
 _UNUSED = "what its owner has not used for that long, and no job needs that waits or runs"
 
 RULES = (
-    Rule(Place.TABLE, "jobs", "jobs that ended that long ago; none that waits or runs", "job_expiry_s"),
+    Rule(
+        Place.TABLE,
+        "jobs",
+        "jobs that ended that long ago, and an owner's oldest over RELAXC_JOBS_KEPT; none that waits or runs",
+        "job_expiry_s",
+    ),
     Rule(Place.TABLE, "job_events", "with their job", "job_expiry_s"),
     Rule(Place.TABLE, "job_trials", "when what they won is a record set, or with their job", "job_expiry_s"),
     Rule(Place.TABLE, "job_logs", "by the end of their job's run, whose log is a blob then", is_counted=False),
@@ -96,6 +101,7 @@ RULES = (
     Rule(Place.CACHE, "tuning", "by each tuning of the command line, which leaves nothing there", is_counted=False),
     Rule(Place.CACHE, "peak", "never: a small file for each machine", is_counted=False),
     Rule(Place.CACHE, "place", "never: one line", is_counted=False),
+    Rule(Place.CACHE, "size", "never: one number", is_counted=False),
     Rule(Place.CACHE, "blobs", "by the rules of blobs", is_counted=False),
     Rule(Place.CACHE, "service.sqlite3", "by the rules of tables; its free pages are given back", is_counted=False),
 )

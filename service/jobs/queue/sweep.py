@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -118,10 +119,16 @@ class Sweep:
         before = clock.now() - age_s
         if age_s:
             self._all(_old(tables.job_trials, trials.remove_old, before))
-        while age_s and not self._closed.is_set():
+            self._remove_jobs(lambda connection: expired.remove_jobs(connection, before, _EVENTS))
+        if settings().jobs_kept < math.inf:
+            keep = int(settings().jobs_kept)
+            self._remove_jobs(lambda connection: expired.remove_jobs_over(connection, keep, _EVENTS))
+
+    def _remove_jobs(self, remove: Callable[[Connection], expired.RemovedJobs]) -> None:
+        while not self._closed.is_set():
             begun = time.monotonic()
             with self._database.begin() as connection:
-                gone = expired.remove_jobs(connection, before, _EVENTS)
+                gone = remove(connection)
             if not gone.claims:
                 return
             for table, count in gone.rows.items():

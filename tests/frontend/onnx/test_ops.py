@@ -457,6 +457,7 @@ def test_regions_are_onnx_runtimes(tmp_path: Path) -> None:
     _bundle(tmp_path, variants, [value("x", [2, 3, 8, 9])], **weights)
 
 
+@pytest.mark.slow
 def test_a_grid_beyond_the_image(tmp_path: Path) -> None:
     """Infinite and huge coordinates give what lies there: padding, the border, or some pixel of the reflection."""
     modes, pads = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")

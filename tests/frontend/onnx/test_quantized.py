@@ -66,6 +66,7 @@ ZEROS = {"int8": (-128, 0, 127), "uint8": (0, 131, 255)}
 PAIRS = [(a, b) for a in ("int8", "uint8") for b in ("int8", "uint8")]
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_integer_products(tmp_path: Path, left: str, right: str) -> None:
     """MatMulInteger with every pair of zero points at the extremes, one a row and one a column too; bit for bit."""
@@ -85,6 +86,7 @@ def test_integer_products(tmp_path: Path, left: str, right: str) -> None:
     assert "cpu.matmul_packed" in rules
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_quantized_products(tmp_path: Path, left: str, right: str) -> None:
     """QLinearMatMul, per tensor and per column; ONNX Runtime has it for results of the left operand's type."""
@@ -99,6 +101,7 @@ def test_quantized_products(tmp_path: Path, left: str, right: str) -> None:
     assert "cpu.matmul_packed" in agree(path, {"a": some(left, 2, 6, 24, seed=1)})
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 @pytest.mark.parametrize("point", [0, 1, 2])
 def test_pairs_around_a_product(tmp_path: Path, left: str, right: str, point: int) -> None:
@@ -129,6 +132,7 @@ def test_pairs_around_a_product(tmp_path: Path, left: str, right: str, point: in
     assert "cpu.matmul_packed" in rules or not {"avx512vnni", "avxvnni"} & host_features()
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("point", [0, 1])
 def test_a_network_of_convolutions(tmp_path: Path, dtype: str, point: int) -> None:

@@ -139,6 +139,7 @@ def _sessions(folder: Path, name: str) -> tuple[relaxc.Session, Callable[[dict[s
     return compiled(folder, proto), lambda call: dict(zip(names, runtime.run(names, call), strict=True))
 
 
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_reads_them(name: str, tmp_path: Path) -> None:
     ours, theirs = _sessions(tmp_path, name)

@@ -315,6 +315,7 @@ def test_submitting_from_many_threads(open_queue: Open, asks: Asks, compiles: Co
     assert compiles() == 3
 
 
+@pytest.mark.slow
 def test_one_compiles_here_though_the_server_beside_it_runs_none(
     open_queue: Open, asks: Asks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def paged(log: Audit, wanted: AuditFilter, limit: int) -> list[AuditRow]:
             return found
 
 
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize(
     "wanted",
     [

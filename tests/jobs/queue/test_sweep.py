@@ -272,6 +272,18 @@ def test_a_job_that_has_told_more_than_a_batch_goes_alone(servers: OpenStepped, 
     assert count(backend.database, job_events) == 0
 
 
+def test_an_owner_keeps_its_newest_jobs(servers: OpenStepped, expire: SetSettings) -> None:
+    backend = servers("one")
+    for _ in range(5):
+        tell(backend.database, ended(backend.database), 10)
+    with backend.database.read() as connection:
+        numbers = sorted(connection.scalars(sa.select(jobs.c.number)))
+    expire(jobs_kept=2.0)
+    backend.sweep()
+    with backend.database.read() as connection:
+        assert sorted(connection.scalars(sa.select(jobs.c.number))) == numbers[-2:]
+
+
 def test_a_part_that_fails_holds_up_no_other(
     servers: OpenStepped, expire: SetSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

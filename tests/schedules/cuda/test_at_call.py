@@ -99,6 +99,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(most=7)
 @pytest.mark.parametrize(("suite", "case", "rule"), CASES, ids=lambda each: each if isinstance(each, str) else "")
 def test_numbers_of_its_text(suite, case, rule, tmp_path):
     got, want = computed(suite, case, rule, tmp_path)

@@ -91,6 +91,7 @@ def test_a_schedule_that_takes_more_shared_memory_than_there_is_is_declined():
     assert any(isinstance(result, Schedule) for result in results.values())
 
 
+@pytest.mark.slow
 def test_fragments_of_bytes_are_declined():
     """gpu.Matmul has int8 fragments for sm_80, at which TVM's InferFragment stops when the library is built."""
     case, target = BytesCase(227, 264, 304, left="int8", out="int32"), to_tvm(resolve("cuda-sm80"))

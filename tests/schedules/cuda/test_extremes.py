@@ -52,6 +52,7 @@ def simulated(rule, func, given, folder):
     return made
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(
     ("graph", "numpys"),
     [
@@ -74,6 +75,7 @@ def test_bytes_of_nan_are_the_lowest(tmp_path):
     np.testing.assert_array_equal(made, np.clip(np.nan_to_num(X, nan=-128.0), -128, 127).astype("int8"))
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("at", [0, 3, 39])
 def test_a_row(at, tmp_path):
     given = np.random.default_rng(0).standard_normal((5, 40)).astype("float32")
@@ -96,6 +98,7 @@ def test_a_window(tmp_path):
     np.testing.assert_array_equal(made.reshape(wanted.shape), wanted)
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(
     ("graph", "wanted"),
     [
@@ -124,6 +127,7 @@ _KERNELS = {
 }
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("name", _KERNELS)
 def test_the_machine_code_keeps_nan(name, disassembled):
     """`FMNMX.NAN`, and `F2FP.RELU`, which keeps it too, are one instruction as `FMNMX` is."""

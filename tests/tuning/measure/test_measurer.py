@@ -31,6 +31,7 @@ def test_good_points_are_measured_in_order(measurer: Make, matmul: Task) -> None
     assert made.noise.seconds > 0
 
 
+@pytest.mark.slow
 def test_each_fault_has_its_kind_and_costs_one_trial(measurer: Make, faulty: Task) -> None:
     kinds = {
         "wrong": "wrong",

@@ -90,7 +90,7 @@ def test_a_comparison_is_made_again_or_says_nothing(kills: int, kinds: list[str]
     assert all((outcome.seconds is not None) == (outcome.kind == "measured") for outcome in outcomes)
 
 
-@pytest.mark.sampled("relaxc-builder-builder-hang")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "hanging"), [("relaxc-builder", "builder-hang"), ("relaxc-runner", "hang"), ("relaxc-tune", "hang")]
 )

@@ -24,6 +24,13 @@ void missing_on_gpu(const std::string& arch, std::vector<std::string>* missing) 
     missing->push_back(wanted + " (this one has " + std::to_string(here->first) + "." + std::to_string(here->second) + ")");
 }
 
+bool runs_on_cpu(const Target& target) {
+  if (target.cpu_arch != cpu_arch()) return false;
+  for (const std::string& feature : target.features)
+    if (!cpu_features().count(feature)) return false;
+  return true;
+}
+
 }  // namespace
 
 std::string joined(const std::vector<std::string>& texts) {
@@ -35,13 +42,20 @@ std::string joined(const std::vector<std::string>& texts) {
 size_t chosen(const Manifest& manifest) {
   if (manifest.parts.size() == 1) return 0;
   std::vector<std::string> archs;
-  const char* asked = std::getenv("RELAXC_CUDA_PART");
+  const char* asked = std::getenv("RELAXC_PART");
+  size_t best = 0, most = 0;
   for (size_t place = 0; place < manifest.parts.size(); ++place) {
-    archs.push_back(manifest.parts[place].target.arch);
-    if (asked && manifest.parts[place].target.name == asked) return place;
+    const Target& target = manifest.parts[place].target;
+    archs.push_back(target.arch);
+    if (asked && target.name == asked) return place;
+    if (target.kind != "cuda" && target.features.size() > most && runs_on_cpu(target)) {
+      best = place;
+      most = target.features.size();
+    }
   }
   if (asked && *asked)
     throw Failure(RELAXC_INVALID_OPTION, "the artifact has no part " + in_quotes(asked) + "; there are " + manifest.target_names());
+  if (manifest.parts[0].target.kind != "cuda") return best;
   std::string why;
   auto here = gpu_capability(0, &why);
   return here ? best_arch(archs, *here).value_or(0) : 0;

@@ -43,6 +43,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv2d(case):
     n, c, h, w, f, k, stride, padding, dilation, groups = case

@@ -37,6 +37,7 @@ def _convolution(x: Any, *, taps: Any, geometry: dict[str, Any]) -> Any:
     return R.nn.relu(R.nn.conv2d(x, taps, **geometry))
 
 
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("target", [PAIRS], ids=["avx512bf16"])
 @pytest.mark.parametrize("size", [(9, 14), (7, 7), (13, 31)])
 @pytest.mark.parametrize("case", CASES)

@@ -86,6 +86,7 @@ def _call(built: Any, side: Literal["start", "end"], *arrays: Any) -> Any:
     return tensors[-1].numpy()
 
 
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_kernel_for_unknown_sizes_computes_what_that_of_known_ones_does(name: str) -> None:
     draw = random.Random(name)

@@ -157,6 +157,7 @@ def test_awkward_shapes(name: str, size: int, image: tuple[int, ...], padding: A
     agree(name, op, default(op, size, cpu))
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("chunks", [1, 2, 3, 6, 12])
 @pytest.mark.parametrize(("size", "batch"), [(2, 1), (4, 2)])
 def test_groups(size: int, batch: int, chunks: int) -> None:
@@ -271,6 +272,7 @@ def test_a_plan_fits_the_registers_and_is_found_again(row: str, size: int) -> No
         assert again.cycles == found.cycles
 
 
+@pytest.mark.sampled(most=9)
 @pytest.mark.parametrize("row", CPUS)
 def test_a_search_that_ends_early_finds_what_one_of_all_finds(row: str) -> None:
     cpu = CPUS[row]

@@ -108,7 +108,7 @@ def test_any_number_of_rows(name: str, behind: str, dtype: str) -> None:
             np.testing.assert_allclose(tensors[-1].numpy(), want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sampled(most=3)
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("bits", "block", "zeros"), [(4, 32, False), (4, 16, True), (8, 4, True), (8, 64, False)])
 @pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "auto"])
 def test_any_number_of_rows_of_codes(name: str, bits: int, block: int, zeros: bool) -> None:

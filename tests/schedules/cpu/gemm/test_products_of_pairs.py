@@ -36,6 +36,7 @@ def kernels(rows: int, depth: int, columns: int, target: str) -> list[Any]:
     return [func.with_attr("global_symbol", "main") for func in module.functions.values() if plan_of(func) is not None]
 
 
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("target", [PAIRS, "x86-64-v3"], ids=["avx512bf16", "x86-64-v3"])
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),

@@ -116,6 +116,7 @@ GEOMETRIES: list[tuple[tuple[int, int], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("kind", ["max", "avg", "avg with padding"])
 @pytest.mark.parametrize(("size", "geometry"), GEOMETRIES)

@@ -95,6 +95,7 @@ def test_the_template_of_floats_declines_bytes() -> None:
     assert isinstance(found, Declined)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("left", ["int8", "uint8"])
 def test_the_machine_code_multiplies_on_tensor_cores(left: str, disassembled) -> None:
     sass = disassembled(RULE.apply(prim_func(replace(of_epilogue("quantize"), left=left)), TARGET).func)

@@ -58,6 +58,7 @@ def test_products_of_other_dtypes_have_no_partial_sums() -> None:
     assert "partial" not in made.parameters and "PARTIAL_STEPS = 0" in str(made.func)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("partial", [1, 2, 4])
 def test_the_machine_code_multiplies_on_tensor_cores(partial: int, disassembled) -> None:
     func = prim_func(replace(of_epilogue("quantize"), m=256, n=256, k=2048))

@@ -87,6 +87,7 @@ SIMULATED = [
 ]
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("case", "parameters"), SIMULATED)
 def test_its_text_computes_products(tmp_path, case, parameters):
     simulate(case, parameters, tmp_path)
@@ -148,6 +149,7 @@ def symbolic_product(dtype: str) -> tvm.tirx.PrimFunc:
     return func
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("sizes", [(2, 37), (1, 1), (5, 26)])
 def test_rows_are_known_at_the_call(tmp_path, sizes):
     func = symbolic_product("float32")

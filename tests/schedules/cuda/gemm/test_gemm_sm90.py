@@ -116,6 +116,7 @@ def test_rows_are_copied_in_pieces_of_which_some_may_lie_behind_the_last(rows):
     assert [each.rows for each in made.maps[:2]] == [32, 64] and rows % 32 == 0
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_machine_code_multiplies_on_tensor_cores(dtype, disassembled):
     made = RULE.apply(prim_func(replace(BASE, dtype=dtype, out=dtype, epilogue="bias_gelu")), TARGET)

@@ -64,6 +64,7 @@ SIMULATED = [
 ]
 
 
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize(("case", "parameters"), SIMULATED)
 def test_its_text_computes_products(tmp_path, case, parameters):
     simulate(case, parameters, tmp_path)

@@ -52,6 +52,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("at", range(len(CASES)))
 def test_numbers_at_drawn_points(at, tmp_path):
     case, chance = CASES[at], random.Random(at)

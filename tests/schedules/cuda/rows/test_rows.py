@@ -191,6 +191,7 @@ _REDUCED = {
 """What a row is reduced to, as a graph says it and as numpy does."""
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(
     ("kind", "shape", "dtype"),
     [

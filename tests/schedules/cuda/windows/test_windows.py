@@ -102,6 +102,7 @@ def test_the_text_gives_the_numbers_on_the_cpu(case, strip, tmp_path):
     np.testing.assert_allclose(arrays[-1], wanted, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(("kind", "dtype"), [("max", "uint8"), ("pixels", "int8")])
 def test_a_quantized_result_is_bytes(kind, dtype, tmp_path):
     """As in a quantized network: what is pooled is quantized in the same kernel, as the reference does it."""
