@@ -88,15 +88,19 @@ def _array(value: Any) -> Any:
 
 
 def _compiled(path: Path, inputs: list[Any]) -> list[Any]:
-    """The outputs of the artifact, which is compiled anew and verified, as by default."""
+    """The outputs of the artifact, which is compiled anew and verified, as by default; but with what it would keep as
+    state as inputs and outputs, as the case has them.
+    """
     import numpy as np
 
     import relaxc
     from relaxc.service.compiler import prepare
     from relaxc.service.jobs.local.calls import compile_local, warm_for
+    from relaxc.service.request import CompileOptions
 
     warm_for(path)
-    session = relaxc.load(compile_local(prepare(path, target="auto"), force=True).path)
+    request = prepare(path, target="auto", options=CompileOptions(state=()))
+    session = relaxc.load(compile_local(request, force=True).path)
     return list(session(*[np.asarray(array) for array in inputs]).values())
 
 

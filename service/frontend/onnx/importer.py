@@ -190,14 +190,14 @@ class Walk:
         """The outputs; what goes wrong has a name.
 
         TVM's shape rules and numpy raise ValueError for operands that do not fit, which onnx.checker does not see in
-        all operators. Every other exception is ours.
+        all operators, and an axis of what has none divides by 0. Every other exception is ours.
         """
         name = proto.name or proto.output[0]
         try:
             return self._outputs(node, proto)
         except (Refused, CompileFailed, ModelError, *onnx_scope.RESTARTS):
             raise
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, ZeroDivisionError) as error:
             raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error
         except Exception as error:
             cause = f"{type(error).__name__}: {one_line(error)}"

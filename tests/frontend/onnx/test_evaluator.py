@@ -12,8 +12,9 @@ from onnx import TensorProto
 import relaxc
 from relaxc.service import compiler
 from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend import reference
 from relaxc.service.frontend.onnx.evaluator import evaluated
-from relaxc.service.request import CompileOptions
+from relaxc.service.request import CompileOptions, ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
 DOUBLE = TensorProto.DOUBLE
@@ -89,3 +90,12 @@ def test_its_numbers_are_arrays(tmp_path: Path) -> None:
     )
     found = run({"a": np.array(7, "int32"), "b": np.array(2, "int32")})["y"]
     assert isinstance(found, np.ndarray) and found.shape == () and found.dtype == "int32" and found == 3
+
+
+def test_masked_scores_are_minus_infinity(tmp_path: Path) -> None:
+    """ONNX Runtime has the lowest number there."""
+    nodes = [node("Attention", ["q", "k", "v"], ["y", "", "", "s"], is_causal=1, qk_matmul_output_mode=2)]
+    outputs = [value("y", [1, 2, 3, 4]), value("s", [1, 2, 3, 3])]
+    path = write(tmp_path, model(nodes, [value(name, [1, 2, 3, 4]) for name in "qkv"], outputs, opset=23))
+    found = reference(path, ModelFormat.ONNX, shapes={})({name: np.ones((1, 2, 3, 4), "float32") for name in "qkv"})
+    assert (np.isneginf(found["s"]) == ~np.tri(3, dtype=bool)).all()
