@@ -48,13 +48,13 @@ def evaluated(model: Any, cause: Exception) -> Reference:
 
 
 def _operators() -> list[Any]:
-    """Erf, which the evaluator rounds to float32, LRN, where it takes the batch for the channels, and quantizations to
-    and from 8-bit floats, whose zero points it ignores.
+    """Erf, which the evaluator rounds to float32, LRN, where it takes the batch for the channels, OneHot, of whose
+    depth it takes a fraction for one more, and quantizations to and from 8-bit floats, whose zero points it ignores.
     """
     import numpy as np
     import onnx
     from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import op_dequantize_linear, op_quantize_linear
+    from onnx.reference.ops import op_dequantize_linear, op_one_hot, op_quantize_linear
     from onnx.reference.ops._quant_utils import reshape_input
 
     class Erf(OpRun):  # type: ignore[misc]
@@ -90,4 +90,8 @@ def _operators() -> list[Any]:
     def has_float_codes(array: Any) -> bool:
         return str(array.dtype) in FORMATS and FORMATS[str(array.dtype)].is_float
 
-    return [Erf, LRN, QuantizeLinear, DequantizeLinear]
+    class OneHot(op_one_hot.OneHot):  # type: ignore[misc]
+        def _run(self, indices: Any, depth: Any, values: Any, **given: Any) -> tuple[Any]:
+            return tuple(super()._run(indices, np.asarray(depth).reshape(()).astype(np.int64), values, **given))
+
+    return [Erf, LRN, OneHot, QuantizeLinear, DequantizeLinear]
