@@ -87,7 +87,7 @@ def _supported(run: Reference, otherwise: Callable[[Exception], Reference]) -> R
         try:
             return made[-1](inputs)
         except ModelMalformed as error:
-            if len(made) > 1 or "not support" not in error.message:
+            if len(made) > 1 or "not support" not in str(error.__cause__):  # ours is cut short
                 raise
             made.append(otherwise(error))
             return made[-1](inputs)

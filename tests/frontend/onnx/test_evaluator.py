@@ -106,3 +106,19 @@ def test_a_depth_is_a_whole_number(tmp_path: Path) -> None:
     made = model([node("OneHot", ["i", "d", "v"], ["y"])], inputs, [value("y", [3, "n"])])
     given = {"i": np.array([0, 1, 2]), "d": np.array([1.5], "float32"), "v": np.array([2, 3], "float32")}
     assert evaluated(made, TypeError("no kernel"))(given)["y"].tolist() == [[3], [2], [2]]
+
+
+def test_what_a_kernel_says_at_length_of_what_it_lacks_is_read_to_its_end(tmp_path: Path) -> None:
+    """ONNX Runtime names the file and the function before 'Non per-tensor quantization is not supported now'."""
+    kinds = {"x": ([1, 1, 3, 3], TensorProto.UINT8), "w": ([2, 1, 2, 2], TensorProto.UINT8)}
+    kinds |= {"z": ([], TensorProto.UINT8), "p": ([2], TensorProto.UINT8)}
+    inputs = [value(name, *kind) for name, kind in kinds.items()]
+    nodes = [node("ConvInteger", list(kinds), ["y"], pads=[1, 1, 1, 1])]
+    path = write(tmp_path, model(nodes, inputs, [value("y", [1, 2, 4, 4], TensorProto.INT32)]))
+    rng = np.random.default_rng(0)
+    given = {name: np.asarray(rng.integers(0, 255, shape), "uint8") for name, (shape, _) in kinds.items()}
+    found = reference(path, ModelFormat.ONNX, shapes={})(given)["y"]
+    x = np.pad(given["x"].astype(int) - int(given["z"]), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    w = given["w"].astype(int) - given["p"].astype(int).reshape(2, 1, 1, 1)
+    windows = np.lib.stride_tricks.sliding_window_view(x[0, 0], (2, 2))
+    np.testing.assert_array_equal(found[0], np.einsum("hwij,oij->ohw", windows, w[:, 0]))
