@@ -49,7 +49,7 @@ def evaluated(model: Any, cause: Exception) -> Reference:
 
 def _operators() -> list[Any]:
     """Erf, which the evaluator rounds to float32, LRN, where it takes the batch for the channels, OneHot, of whose
-    depth it takes a fraction for one more, and quantizations to and from 8-bit floats, whose zero points it ignores.
+    operands it does not cut off fractions, and quantizations to and from 8-bit floats, whose zero points it ignores.
     """
     import numpy as np
     import onnx
@@ -92,6 +92,7 @@ def _operators() -> list[Any]:
 
     class OneHot(op_one_hot.OneHot):  # type: ignore[misc]
         def _run(self, indices: Any, depth: Any, values: Any, **given: Any) -> tuple[Any]:
-            return tuple(super()._run(indices, np.asarray(depth).reshape(()).astype(np.int64), values, **given))
+            places, count = np.asarray(indices).astype(np.int64), np.asarray(depth).reshape(()).astype(np.int64)
+            return tuple(super()._run(places, count, values, **given))
 
     return [Erf, LRN, OneHot, QuantizeLinear, DequantizeLinear]

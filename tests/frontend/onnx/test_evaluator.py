@@ -101,10 +101,10 @@ def test_masked_scores_are_minus_infinity(tmp_path: Path) -> None:
     assert (np.isneginf(found["s"]) == ~np.tri(3, dtype=bool)).all()
 
 
-def test_a_depth_is_a_whole_number(tmp_path: Path) -> None:
-    inputs = [value("i", [3], TensorProto.INT64), value("d", [1]), value("v", [2])]
+def test_the_operands_of_one_hot_are_whole_numbers(tmp_path: Path) -> None:
+    inputs = [value("i", [3]), value("d", [1]), value("v", [2])]
     made = model([node("OneHot", ["i", "d", "v"], ["y"])], inputs, [value("y", [3, "n"])])
-    given = {"i": np.array([0, 1, 2]), "d": np.array([1.5], "float32"), "v": np.array([2, 3], "float32")}
+    given = {"i": np.array([0.5, 1, 2], "float32"), "d": np.array([1.5], "float32"), "v": np.array([2, 3], "float32")}
     assert evaluated(made, TypeError("no kernel"))(given)["y"].tolist() == [[3], [2], [2]]
 
 
