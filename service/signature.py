@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from relaxc.service.codes import CARRIER, FORMATS
 from relaxc.service.errors import InvalidOption, InvalidShape, UnsupportedModel
 
 __all__ = ["MAX_DIM_CHARS", "STATE", "Condition", "Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
@@ -44,23 +45,29 @@ _WEIGHTS = frozenset(["float8_e4m3fn"])
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of a signature: `shape` holds sizes and symbolic dims; a scalar has the empty shape."""
+    """One tensor of a signature: `shape` holds sizes and symbolic dims; a scalar has the empty shape.
+
+    What is no dtype of numpy's travels as its codes (`relaxc.service.codes`): `codes` names it, and `dtype` is `uint8`.
+    """
 
     name: str
     dtype: str
     shape: tuple[Dim, ...]
+    codes: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
             raise InvalidOption("a tensor needs a name")
         if self.dtype not in _DTYPES | _WEIGHTS:
             raise InvalidOption(f"tensor {self.name!r} has dtype {self.dtype!r}, which is not one of {sorted(_DTYPES)}")
+        if self.codes is not None and (self.codes not in FORMATS or self.dtype != CARRIER):
+            raise InvalidOption(f"tensor {self.name!r} has codes of {self.codes!r:.80} as {self.dtype}")
         for dim in self.shape:
             if isinstance(dim, int) and dim < 0:
                 raise InvalidShape(f"tensor {self.name!r} has the negative size {dim}", name=self.name)
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name}: {self.codes or self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,10 @@ class Signature:
         ]
 
         def rows(tensors: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
-            return [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in tensors]
+            return [
+                {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} | ({"codes": t.codes} if t.codes else {})
+                for t in tensors
+            ]
 
         return {
             **({"conditions": conditions} if conditions else {}),
@@ -169,7 +179,7 @@ class Signature:
         """Return the signature that `to_dict` described."""
 
         def tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-            return tuple(TensorSpec(r["name"], r["dtype"], tuple(r["shape"])) for r in rows)
+            return tuple(TensorSpec(r["name"], r["dtype"], tuple(r["shape"]), r.get("codes")) for r in rows)
 
         return Signature(
             tensors(data["inputs"]),

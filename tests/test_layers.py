@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # From the ground up: a component may import what is on a floor below its own. A component is a module or package right
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
-    ("errors", "processor", "cgroups"),
+    ("codes", "errors", "processor", "cgroups"),
     ("config", "signature", "tvm_libraries"),
     ("request", "dump", "rounding"),
     ("input_files", "machine", "schedules", "process"),
@@ -106,6 +106,7 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "relaxc.schedules",
         ),
         (
+            "relaxc.service.codes",
             "relaxc.service.lowering.target",
             "relaxc.service.process.worker",
             "relaxc.service.compiler",

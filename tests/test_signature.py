@@ -14,7 +14,11 @@ from relaxc.service.signature import Condition, DimBounds, Signature, TensorSpec
 
 def test_a_signature_survives_json() -> None:
     signature = Signature(
-        inputs=(TensorSpec("x", "float32", ("batch", 3)), TensorSpec("n", "int64", ())),
+        inputs=(
+            TensorSpec("x", "float32", ("batch", 3)),
+            TensorSpec("n", "int64", ()),
+            TensorSpec("c", "uint8", (), "int4"),
+        ),
         outputs=(TensorSpec("y.0", "bfloat16", ("2*batch + 1",)),),
         dims=(("batch", DimBounds(1, None)),),
         constants=(("use_cache", False), ("scale", 0.5)),  # their order means nothing
@@ -29,6 +33,8 @@ def test_a_signature_survives_json() -> None:
     [
         (lambda: TensorSpec("", "float32", ()), InvalidOption),
         (lambda: TensorSpec("x", "float31", ()), InvalidOption),
+        (lambda: TensorSpec("x", "uint8", (), "int3"), InvalidOption),
+        (lambda: TensorSpec("x", "int8", (), "int4"), InvalidOption),
         (lambda: TensorSpec("x", "float32", (-1,)), InvalidShape),
         (lambda: DimBounds(5, 4), InvalidShape),
         (lambda: DimBounds(-1), InvalidShape),

@@ -82,11 +82,12 @@ def _dims(values: list[Any], where: str) -> tuple[int | str, ...]:
 
 
 def tensor(value: Any, where: str) -> TensorSpec:
-    """Return the TensorSpec that `{"name", "dtype", "shape"}` describes."""
+    """Return the TensorSpec that `{"name", "dtype", "shape"}` describes, and `"codes"` where it has some."""
     fields = Fields(value, where)
     name, dtype, shape = fields.take("name", str), fields.take("dtype", str), _dims(fields.take("shape", list), where)
+    codes = fields.take("codes", str) if "codes" in fields else None
     fields.done()
-    return _checked(where, lambda: TensorSpec(name, dtype, shape))
+    return _checked(where, lambda: TensorSpec(name, dtype, shape, codes))
 
 
 def signature(value: Any) -> Signature:

@@ -46,6 +46,7 @@ _SOURCES = {
         "service/records",
         "service/repro.py",
         "service/request.py",
+        "service/codes.py",
         "service/rounding.py",
         "service/signature.py",
         "service/tvm_libraries.py",

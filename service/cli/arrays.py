@@ -1,4 +1,4 @@
-"""Arrays by name in .npz files, and random ones; bfloat16, which numpy cannot name, is kept as its 16 bits."""
+"""Arrays by name in .npz files, and random ones; what numpy cannot name, such as bfloat16, is kept as raw bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["read_npz", "replacing", "write_npz"]
 
 
 def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
-    """Return the arrays of a .npz by name, two-byte raw ones as the bfloat16 that the signature says they are.
+    """Return the arrays of a .npz by name, raw ones as the bfloat16 or int4 that the signature says they are.
 
     Raise InputError where there is no such file or it is no .npz, InputType for an array of Python objects.
     """
@@ -29,7 +29,8 @@ def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
 
     from relaxc.service.frontend.onnx.samples import UNREADABLE
 
-    bfloat16 = {spec.name for spec in signature.inputs if spec.dtype == "bfloat16"}
+    kinds = {spec.name: spec.codes or spec.dtype for spec in signature.inputs}
+    raw = {name: getattr(ml_dtypes, kind) for name, kind in kinds.items() if hasattr(ml_dtypes, kind)}
     try:
         if path.exists() and not path.is_file():  # a pipe is waited for
             raise InputError(f"cannot read {path}: it is no regular file", remedy="Check the path.")
@@ -43,7 +44,7 @@ def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
     except UNREADABLE as error:
         raise InputError(f"{path} is not a .npz file", remedy="Write it with np.savez(path, NAME=array).") from error
     return {
-        name: array.view(ml_dtypes.bfloat16) if name in bfloat16 and array.dtype == np.dtype("V2") else array
+        name: array.view(raw[name]) if name in raw and array.dtype == f"V{np.dtype(raw[name]).itemsize}" else array
         for name, array in arrays.items()
     }
 
@@ -61,7 +62,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, array in arrays.items():
-            raw = array.view("V2") if array.dtype.name == "bfloat16" else array
+            raw = array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, raw, allow_pickle=False)
 

@@ -43,7 +43,7 @@ def run(
 ) -> None:
     """Run an artifact once, and show or write its outputs, in the model's order.
 
-    numpy has no bfloat16: .npz files hold it as raw 16-bit values (dtype V2).
+    numpy has no bfloat16, and no floats of 8 and integers of 4 and 2 bits: .npz files hold them raw (dtype V2 or V1).
     """
     import time
 

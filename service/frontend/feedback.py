@@ -34,7 +34,7 @@ def found_by_name(signature: Signature) -> dict[str, str]:
 
 def _fit(past: TensorSpec, present: TensorSpec) -> bool:
     known = all(isinstance(dim, int) for dim in past.shape)
-    return known and (past.dtype, past.shape) == (present.dtype, present.shape)
+    return known and (past.dtype, past.codes, past.shape) == (present.dtype, present.codes, present.shape)
 
 
 def with_state(model: ImportedModel, asked: Mapping[str, str] | None) -> ImportedModel:

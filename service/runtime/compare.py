@@ -6,9 +6,10 @@ tensor of small values as strictly as one of large ones. An output passes when i
 tolerance, and its direction, the cosine with the reference, within the bound beside it: that finds errors that are
 small in every element and large in all.
 
-Integers and bools must be equal, but where the caller says that rounding decides (`runtime.ties`). Outputs of a
-quantized model, or of one in 16 bits, may be off by what the reference itself moves (`runtime.moved`), and no
-further; those of a quantized one are held against the middle of the reference's runs (`runtime.scatter`).
+Integers, bools and floats of 8 and 4 bits must be equal, but where the caller says that rounding decides
+(`runtime.ties`). Outputs of a quantized model, or of one in 16 bits, may be off by what the reference itself moves
+(`runtime.moved`), and no further; those of a quantized one are held against the middle of the reference's runs
+(`runtime.scatter`).
 NaN and infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
 """
 
@@ -176,7 +177,7 @@ def _compare_steps(row: OutputReport, got: Array, want: Array, moved: Moved) -> 
 
 
 def _compare_exactly(name: str, got: Array, want: Array, ties: Array | None) -> OutputReport:
-    differ = got != want
+    differ = (got != want) & ~((got != got) & (want != want))  # 8-bit floats may be NaN
     wrong = differ if ties is None else differ & ~ties
     count, dtype, shape = int(np.count_nonzero(wrong)), str(want.dtype), list(want.shape)
     if not count:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from relaxc.service.codes import FORMATS
 from relaxc.service.errors import InputName, InputShape
 from relaxc.service.runtime.dims import shape_of
 from relaxc.service.runtime.sizes import cases, choose_sizes
@@ -49,7 +50,7 @@ def drawn(
     normal distribution.
     """
     draws: list[Draw] = []
-    integers = {spec.name for spec in signature.inputs if spec.dtype.startswith(("int", "uint"))}
+    integers = {spec.name for spec in signature.inputs if spec.dtype.startswith(("int", "uint")) and not spec.codes}
     highs = {name: int(high) + 1 for name, (low, high) in (ranges or {}).items() if low == 0}
     for case, values in cases(signature):
         sizes = choose_sizes(case)
@@ -173,6 +174,8 @@ def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def _random(spec: TensorSpec, shape: tuple[int, ...], seed: int, int_high: int, one_sign: bool) -> Array:
     rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])  # by name: order does not matter
+    if spec.codes is not None:
+        return _numbers(rng, shape, spec.codes)
     dtype = numpy_dtype(spec.dtype)
     is_mask = "mask" in spec.name.lower()
     if spec.dtype.startswith(("float", "bfloat")):
@@ -183,6 +186,15 @@ def _random(spec: TensorSpec, shape: tuple[int, ...], seed: int, int_high: int, 
     if spec.dtype == "bool":
         return _integers(rng, shape, 2).astype(dtype)
     return _integers(rng, shape, int_high).astype(dtype)
+
+
+def _numbers(rng: np.random.Generator, shape: tuple[int, ...], codes: str) -> Array:
+    """Whole numbers of every code, or floats from a normal distribution, positive where there are no others."""
+    row, dtype = FORMATS[codes], numpy_dtype(codes)
+    if not row.is_float:
+        return np.asarray(rng.integers(row.low, row.high + 1, shape)).astype(row.wide).astype(dtype)
+    normal = rng.standard_normal(shape, dtype=np.float32)
+    return np.asarray(normal if row.is_signed else np.abs(normal)).astype(dtype)
 
 
 def _integers(rng: np.random.Generator, shape: tuple[int, ...], high: int) -> Array:

@@ -14,7 +14,7 @@ from relaxc.service import machine
 from relaxc.service.artifact.manifest import Manifest
 from relaxc.service.errors import InputType, InvalidOption
 from relaxc.service.runtime.admission import check_machine, device_of
-from relaxc.service.runtime.arguments import by_name
+from relaxc.service.runtime.arguments import Codes, by_name
 from relaxc.service.runtime.bound import Bound, bound
 from relaxc.service.runtime.dims import bind, names_in, sides, valued
 from relaxc.service.runtime.library import load_library
@@ -71,6 +71,7 @@ class Session:
         self.state = State(manifest.signature, self._initial, device) if manifest.signature.state else None
         self._code = Code(library, held, [extent(each) for each in weights], manifest, device, self.threads)
         self._fitting: set[Shapes] = set()
+        self._codes = Codes(manifest.signature) or None
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
         at_once = self._on_host and self.state is None
         self._programs = Programs(self._code, machine.cpu().cores if at_once else 1)
@@ -120,17 +121,21 @@ class Session:
         """The outputs by name, in the model's order; the arrays belong to the caller.
 
         Inputs are named (`session(x=…)`, or one dict for names that Python cannot spell) or in order: numpy arrays
-        or tensors that speak DLPack, in row-major order and aligned to 64 bytes if they are not to be copied. An
-        input that the export fixed may be repeated with its value. Raise InputName, InputType or InputShape;
-        ArtifactError where the program itself fails.
+        (of ml_dtypes where numpy has no such dtype) or tensors that speak DLPack, in row-major order and aligned to 64
+        bytes if they are not to be copied. An input that the export fixed may be repeated with its value. Raise
+        InputName, InputType or InputShape; ArtifactError where the program itself fails.
         """
+        if self._codes is not None:
+            args, named = (), self._codes.given(args, named)
         program, waiting = self._first, self._waiting  # as `take` and `give` do, in less time
         if waiting or not program.lock.acquire(False):
             program = self._programs.another()
         try:
             if (found := program.replays.find(args, named)) is not None:
-                return dict(zip(self._outputs, found[0](found[1])))  # noqa: B905  # both are as the signature has them
-            return program.called(self._arguments(args, named, program.copies), None, self.state)
+                outputs = dict(zip(self._outputs, found[0](found[1])))  # noqa: B905  # both are as the signature has them
+            else:
+                outputs = program.called(self._arguments(args, named, program.copies), None, self.state)
+            return outputs if self._codes is None else self._codes.numbers(outputs)
         finally:
             program.lock.release()
             if waiting:
@@ -146,12 +151,17 @@ class Session:
         """
         program = self._programs.take()
         try:
-            return bound(self, program, inputs, outputs or {})
+            if self._codes is None:
+                return bound(self, program, inputs, outputs or {})
+            made = bound(self, program, self._codes.given((), inputs), self._codes.written(outputs or {}))
+            made.inputs, made.outputs = self._codes.numbers(made.inputs), self._codes.numbers(made.outputs)
+            return made
         finally:
             self._programs.give(program)
 
     def to_device(self, inputs: Mapping[str, Any]) -> dict[str, tvm_ffi.Tensor]:
         """Return copies of the inputs where the program runs: what `on_device` takes. Raise what a call does."""
+        inputs = inputs if self._codes is None else self._codes.given((), inputs)
         copies = [copied_to(tensor, self.device) for tensor in self._tensors((), inputs, {})]
         return {spec.name: copied for spec, copied in zip(self.signature.inputs, copies, strict=True)}
 
@@ -201,6 +211,7 @@ class Session:
 
         Of one that is replayed these are those of its kernels.
         """
+        inputs = inputs if self._codes is None else self._codes.given((), inputs)
         program = self._programs.take()
         try:
             if (found := program.replays.find((), inputs)) is not None:

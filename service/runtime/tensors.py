@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
+from relaxc.service.codes import FORMATS
 from relaxc.service.errors import InputType
 from relaxc.service.runtime.tvm_runtime import CPU, copied_to, empty, viewed
 
@@ -50,21 +51,21 @@ _RAW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a dtype of a signature; bfloat16 is ml_dtypes'."""
-    return _bfloat16() if name == "bfloat16" else np.dtype(name)
+    """Return the numpy dtype of a dtype of a signature, or of its codes; bfloat16 and these are ml_dtypes'."""
+    return _other(name) if name == "bfloat16" or name in FORMATS else np.dtype(name)
 
 
-@lru_cache(maxsize=1)
-def _bfloat16() -> np.dtype[Any]:
+@lru_cache
+def _other(name: str) -> np.dtype[Any]:
     """What numpy has no dtype for; the package is asked for where there are such inputs or outputs alone."""
     try:
         import ml_dtypes
     except ImportError as error:
         remedy = "pip install ml_dtypes"
         raise InputType(
-            "arrays of bfloat16 need the package ml_dtypes, which is not installed", remedy=remedy
+            f"arrays of {name} need the package ml_dtypes, which is not installed", remedy=remedy
         ) from error
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return found
 
 
@@ -95,7 +96,7 @@ def _raw_dtype(name: str) -> np.dtype[Any]:
 def numpy_view(tensor: tvm_ffi.Tensor) -> Array:
     """Return a writable array of the same memory, which is the host's; strides are kept."""
     array = np.asarray(_Memory(tensor))
-    return array.view(_bfloat16()) if str(tensor.dtype) == "bfloat16" else array
+    return array.view(_other("bfloat16")) if str(tensor.dtype) == "bfloat16" else array
 
 
 def wrap_numpy(array: Array, dtype: str | None = None) -> tvm_ffi.Tensor:
@@ -232,7 +233,7 @@ def owned_tensors(
 
 def _small_copy(tensor: Any) -> Array:
     if str(tensor.dtype) == "bfloat16":
-        return np.from_dlpack(viewed(tensor, "uint16")).copy().view(_bfloat16())
+        return np.from_dlpack(viewed(tensor, "uint16")).copy().view(_other("bfloat16"))
     return np.from_dlpack(tensor).copy()
 
 

@@ -16,7 +16,9 @@ from relaxc.service.cli.arrays import read_npz, replacing, write_npz
 from relaxc.service.errors import InputError, InputType, InvalidOption
 from relaxc.service.signature import Signature, TensorSpec
 
-SIGNATURE = Signature((TensorSpec("x", "float32", (2,)), TensorSpec("b", "bfloat16", (3,))), ())
+SIGNATURE = Signature(
+    (TensorSpec("x", "float32", (2,)), TensorSpec("b", "bfloat16", (3,)), TensorSpec("c", "uint8", (3,), "int4")), ()
+)
 
 
 def test_arrays_come_back_in_order_with_their_dtypes(tmp_path: Path) -> None:
@@ -24,6 +26,7 @@ def test_arrays_come_back_in_order_with_their_dtypes(tmp_path: Path) -> None:
         "x": np.arange(2, dtype=np.float32),
         "file": np.array(True),
         "b": np.array([1, 2, 3], ml_dtypes.bfloat16),
+        "c": np.array([-8, -1, 7], ml_dtypes.int4),
         "a/b.c": np.zeros((0, 4), np.int64),
     }
     write_npz(tmp_path / "a.npz", arrays)

@@ -1,4 +1,4 @@
-"""The ONNX project's node tests: each case imported, built for the CPU without our passes, run, and compared."""
+"""The ONNX project's node tests: each case built without our passes, or as `relaxc compile` does, run and compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ CONSTANT = "[const]"
 
 @dataclass(frozen=True)
 class Outcome:
-    """`status`: pass, unsupported (refused with a documented error), wrong (a number or shape), or broken."""
+    """`status`: pass, unsupported (refused with a documented error), wrong (a number or shape), called-wrong (by our
+    own verification), or broken.
+    """
 
     case: str
     status: str
@@ -40,15 +42,17 @@ def all_cases() -> list[str]:
     return sorted(_cases())
 
 
-def run_case(name: str) -> Outcome:
-    """What became of a case. A crash of the process is for the caller to see."""
-    from relaxc.service.errors import CompileFailed, ModelError
+def run_case(name: str, *, compiled: bool = False) -> Outcome:
+    """What became of a case, with `compiled` by `relaxc compile`. A crash of the process is for the caller to see."""
+    from relaxc.service.errors import CompileFailed, ModelError, VerificationFailed
 
     case = _cases()[name.removesuffix(CONSTANT)]
     with tempfile.TemporaryDirectory() as scratch:
         path, inputs, wanted = _prepare(case, Path(scratch), constant=name.endswith(CONSTANT))
         try:
-            got = _execute(path, inputs)
+            got = (_compiled if compiled else _execute)(path, inputs)
+        except VerificationFailed as error:
+            return Outcome(name, "called-wrong", str(error))
         except CompileFailed as error:
             return Outcome(name, "broken", str(error))
         except ModelError as error:
@@ -83,6 +87,23 @@ def _array(value: Any) -> Any:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
+def _compiled(path: Path, inputs: list[Any]) -> list[Any]:
+    """The outputs of the artifact, which is compiled anew and verified, as by default; but with what it would keep as
+    state as inputs and outputs, as the case has them.
+    """
+    import numpy as np
+
+    import relaxc
+    from relaxc.service.compiler import prepare
+    from relaxc.service.jobs.local.calls import compile_local, warm_for
+    from relaxc.service.request import CompileOptions
+
+    warm_for(path)
+    request = prepare(path, target="auto", options=CompileOptions(state=()))
+    session = relaxc.load(compile_local(request, force=True).path)
+    return list(session(*[np.asarray(array) for array in inputs]).values())
+
+
 def _execute(path: Path, inputs: list[Any]) -> list[Any]:
     import numpy as np
     import tvm
@@ -90,12 +111,17 @@ def _execute(path: Path, inputs: list[Any]) -> list[Any]:
 
     from relaxc.service.frontend import load
     from relaxc.service.request import ModelFormat
+    from relaxc.service.runtime.arguments import Codes
 
     imported = load(path, ModelFormat.ONNX)
     executable = tvm.compile(imported.module, target="llvm")
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    arguments = [tvm.runtime.tensor(np.ascontiguousarray(array).reshape(np.shape(array))) for array in inputs]
-    return [result.numpy() for result in machine["main"](*arguments)]
+    codes = Codes(imported.signature)
+    given = codes.given(tuple(inputs), {}).values()
+    arguments = [tvm.runtime.tensor(np.ascontiguousarray(array).reshape(np.shape(array))) for array in given]
+    results = [result.numpy() for result in machine["main"](*arguments)]
+    names = [spec.name for spec in imported.signature.outputs]
+    return list(codes.numbers(dict(zip(names, results, strict=True))).values())
 
 
 def _judge(name: str, got: list[Any], wanted: list[Any]) -> Outcome:

@@ -7,7 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,14 +23,14 @@ def main() -> None:
     """Reads names from stdin. torch is kept out, as in the service's own workers."""
     sys.modules["torch"] = None  # type: ignore[assignment]
     for line in sys.stdin:
-        outcome = run_case(line.strip())
+        outcome = run_case(line.strip(), compiled="--compiled" in sys.argv)
         print("\n" + json.dumps(asdict(outcome)), flush=True)
 
 
 class _Process:
-    def __init__(self) -> None:
+    def __init__(self, *, compiled: bool) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.onnx_worker"],
+            [sys.executable, "-m", "tests.conformance.onnx_worker", *["--compiled"] * compiled],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,15 +62,24 @@ class _Process:
         self.popen.communicate()
 
 
-def run_cases(cases: Iterable[str], processes: int) -> dict[str, Outcome]:
-    """The outcome of each case, each process taking the next one; a death is the outcome `broken` of its case."""
+def run_cases(
+    cases: Iterable[str],
+    processes: int,
+    *,
+    compiled: bool = False,
+    done: Callable[[Outcome], None] = lambda outcome: None,
+) -> dict[str, Outcome]:
+    """The outcome of each case, each process taking the next one; a death is the outcome `broken` of its case.
+
+    `compiled` is for `run_case`; `done` gets each outcome as it comes.
+    """
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for case in cases:
         waiting.put(case)
     outcomes: dict[str, Outcome] = {}
 
     def serve() -> None:
-        process = _Process()
+        process = _Process(compiled=compiled)
         try:
             while True:
                 try:
@@ -81,8 +90,9 @@ def run_cases(cases: Iterable[str], processes: int) -> dict[str, Outcome]:
                 if outcome is None:
                     process.close()
                     outcome = Outcome(case, "broken", "the process died or hung")
-                    process = _Process()
+                    process = _Process(compiled=compiled)
                 outcomes[case] = outcome
+                done(outcome)
         finally:
             process.close()
 

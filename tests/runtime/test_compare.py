@@ -197,3 +197,12 @@ def test_the_tolerance_that_would_pass_is_no_smaller_than_the_error(value: float
     up = _rounded(value, up=True)
     assert up is not None
     assert value <= up <= value * 1.011
+
+
+def test_eight_bit_floats_are_equal_and_nan_where_the_reference_is() -> None:
+    want = np.array([1, np.nan, 448, -2], ml_dtypes.float8_e4m3fn)
+    assert compare({"y": want.copy()}, {"y": want}).passed
+    for place, other in ((0, np.nan), (1, 1), (2, 416)):
+        got = want.copy()
+        got[place] = other
+        assert not compare({"y": got}, {"y": want}).passed

@@ -6,7 +6,7 @@ import { shape } from "./format.js";
 const COLUMNS = [
   { title: "", cell: (row) => row.way },
   { title: "Name", cell: (row) => el("code", {}, row.name) },
-  { title: "Dtype", cell: (row) => row.dtype },
+  { title: "Dtype", cell: (row) => row.codes || row.dtype },
   { title: "Shape", cell: (row) => shape(row.shape) },
 ];
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from relaxc.service.errors import ModelError, ModelMalformed
 from relaxc.service.frontend.onnx import branches as onnx_branches
+from relaxc.service.frontend.onnx import codes as onnx_codes
 from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx.file import subgraphs
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
@@ -129,19 +130,20 @@ def _branch(node: Node, graph: Any, *, may_be_left: bool = False, values: Mappin
 def _select(node: Node, condition: Any, left: Any, right: Any) -> Any:
     from tvm import relax
 
-    a, b = (_tensor(node, value) for value in (left, right))
+    (a, codes), (b, others) = (_tensor(node, value) for value in (left, right))
     shapes = node.shape_of(a), node.shape_of(b)
-    if dtype_of(a) != dtype_of(b) or [str(d) for d in shapes[0]] != [str(d) for d in shapes[1]]:
+    if (dtype_of(a), codes) != (dtype_of(b), others) or [str(d) for d in shapes[0]] != [str(d) for d in shapes[1]]:
         raise Refused(
             "branches whose results differ in shape, with a condition that is computed from the inputs' values"
         )
-    return node.emit(relax.op.where(condition, a, b))
+    found = node.emit(relax.op.where(condition, a, b))
+    return found if codes is None else onnx_codes.of_codes(node, found, codes)
 
 
-def _tensor(node: Node, value: Any) -> Any:
+def _tensor(node: Node, value: Any) -> tuple[Any, str | None]:
     if isinstance(value, tuple):
         raise Refused("a sequence in a branch, with a condition that is computed from the inputs' values")
-    return node.materialize(value)
+    return onnx_codes.as_codes(node, value)
 
 
 def _loop(node: Node, proto: Any) -> list[Any]:
@@ -184,8 +186,10 @@ def _stack(node: Node, values: list[Any], axis: int) -> Any:
 
     if not values:
         raise Refused("a loop of no iterations with a scan output")
-    tensors = [node.emit(relax.op.expand_dims(node.materialize(value), axis)) for value in values]
-    return tensors[0] if len(tensors) == 1 else node.emit(relax.op.concat(tensors, axis))
+    held = [onnx_codes.as_codes(node, value) for value in values]
+    tensors = [node.emit(relax.op.expand_dims(tensor, axis)) for tensor, _ in held]
+    found = tensors[0] if len(tensors) == 1 else node.emit(relax.op.concat(tensors, axis))
+    return found if held[0][1] is None else onnx_codes.of_codes(node, found, held[0][1])
 
 
 def _scan(node: Node, proto: Any) -> list[Any]:
@@ -226,14 +230,16 @@ def _scan(node: Node, proto: Any) -> list[Any]:
 
 
 def _positive(axis: int, node: Node, stack: list[Any]) -> int:
-    rank = len(node.shape_of(node.materialize(stack[0]))) + 1 if stack else 1
+    rank = len(node.shape_of(onnx_codes.as_codes(node, stack[0])[0])) + 1 if stack else 1
     return axis % rank
 
 
 def _element(node: Node, sequence: Any, axis: int, place: int) -> Any:
     from tvm import relax
 
-    return node.emit(relax.op.take(node.materialize(sequence), relax.const(place, "int64"), axis, mode="clip"))
+    tensor, codes = onnx_codes.as_codes(node, sequence)
+    found = node.emit(relax.op.take(tensor, relax.const(place, "int64"), axis, mode="clip"))
+    return found if codes is None else onnx_codes.of_codes(node, found, codes)
 
 
 CONTROL: dict[str, Callable[[Node, Any], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

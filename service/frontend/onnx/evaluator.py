@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from relaxc.service.codes import FORMATS
 from relaxc.service.errors import ModelMalformed, UnsupportedModel
 from relaxc.service.frontend.model import Reference
 from relaxc.service.frontend.onnx.file import one_line
@@ -47,9 +48,14 @@ def evaluated(model: Any, cause: Exception) -> Reference:
 
 
 def _operators() -> list[Any]:
-    """Erf, which the evaluator rounds to float32, and LRN, where it takes the batch for the channels."""
+    """Erf, which the evaluator rounds to float32, LRN, where it takes the batch for the channels, OneHot, of whose
+    operands it does not cut off fractions, and quantizations to and from 8-bit floats, whose zero points it ignores.
+    """
     import numpy as np
+    import onnx
     from onnx.reference.op_run import OpRun
+    from onnx.reference.ops import op_dequantize_linear, op_one_hot, op_quantize_linear
+    from onnx.reference.ops._quant_utils import reshape_input
 
     class Erf(OpRun):  # type: ignore[misc]
         def _run(self, x: Any) -> tuple[Any]:
@@ -63,4 +69,30 @@ def _operators() -> list[Any]:
             total = sum(squares[:, at : at + x.shape[1]] for at in range(size))
             return ((x / (bias + float(alpha) / size * total) ** float(beta)).astype(x.dtype),)
 
-    return [Erf, LRN]
+    class QuantizeLinear(op_quantize_linear._CommonQuantizeLinear):  # type: ignore[misc]
+        def _run(self, x: Any, scale: Any, zero: Any = None, **given: Any) -> tuple[Any]:
+            if zero is not None and has_float_codes(zero):
+                places = x.shape, given.get("axis", 1), given.get("block_size", 0)
+                scale, point = (reshape_input(each, *places) for each in (scale, zero.astype(scale.dtype)))
+                given["output_dtype"] = onnx.helper.np_dtype_to_tensor_dtype(zero.dtype)
+                x, scale, zero = x / scale + point, np.ones((), x.dtype), None
+            return tuple(super()._run(x, scale, zero, **given))
+
+    class DequantizeLinear(op_dequantize_linear._CommonDequantizeLinear):  # type: ignore[misc]
+        def _run(self, x: Any, scale: Any, zero: Any = None, **given: Any) -> tuple[Any]:
+            if zero is not None and has_float_codes(zero):
+                point = reshape_input(
+                    zero.astype(np.float32), x.shape, given.get("axis", 1), given.get("block_size", 0)
+                )
+                x, zero = x.astype(np.float32) - point, None
+            return tuple(super()._run(x, scale, zero, **given))
+
+    def has_float_codes(array: Any) -> bool:
+        return str(array.dtype) in FORMATS and FORMATS[str(array.dtype)].is_float
+
+    class OneHot(op_one_hot.OneHot):  # type: ignore[misc]
+        def _run(self, indices: Any, depth: Any, values: Any, **given: Any) -> tuple[Any]:
+            places, count = np.asarray(indices).astype(np.int64), np.asarray(depth).reshape(()).astype(np.int64)
+            return tuple(super()._run(places, count, values, **given))
+
+    return [Erf, LRN, OneHot, QuantizeLinear, DequantizeLinear]

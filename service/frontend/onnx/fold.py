@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from relaxc.service.codes import FORMATS
 from relaxc.service.frontend.onnx.arithmetic import ARITHMETIC
 from relaxc.service.frontend.onnx.values import MAX_FOLDED, Undecided, slice_of
 
@@ -131,7 +132,6 @@ def cast_known(node: Node, array: Any, dtype: str) -> Any:
     """Return an array of numbers in another dtype. Raise Undecided where that has no such number: what it gives then is
     the kernel's to say.
     """
-    import ml_dtypes
     import numpy as np
 
     kind = node.numpy_dtype(dtype)
@@ -139,9 +139,20 @@ def cast_known(node: Node, array: Any, dtype: str) -> Any:
         limits, whole = np.iinfo(kind), np.trunc(array.astype("float64"))
         if not ((whole >= limits.min) & (whole < limits.max + 1)).all():
             raise Undecided
-    elif dtype.startswith("float8") and not (abs(array.astype("float64")) <= float(ml_dtypes.finfo(kind).max)).all():
+    elif dtype in FORMATS and not _has_all(dtype, array.astype("float64")):
         raise Undecided
-    return array.astype(kind)
+    return array.astype(FORMATS[str(array.dtype)].wide if str(array.dtype) in FORMATS else array.dtype).astype(kind)
+
+
+def _has_all(dtype: str, numbers: Any) -> bool:
+    """Whether a format has all of these numbers, rounded."""
+    import ml_dtypes
+    import numpy as np
+
+    row = FORMATS[dtype]
+    if not row.is_float:
+        return bool(((np.trunc(numbers) >= row.low) & (np.trunc(numbers) <= row.high)).all())
+    return row.has_zero and bool((abs(numbers) <= float(ml_dtypes.finfo(dtype).max)).all())
 
 
 def _where(node: Node) -> Any:

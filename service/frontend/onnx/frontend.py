@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from relaxc.service.codes import CARRIER, FORMATS
 from relaxc.service.errors import InvalidShape, ModelError, ModelMalformed, UnsupportedModel
 from relaxc.service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
 from relaxc.service.frontend.onnx import dims as onnx_dims
@@ -211,7 +213,7 @@ def input_specs(graph: Graph) -> list[TensorSpec]:
             return dim
         return onnx_dims.identifier(dim)
 
-    return [TensorSpec(spec.name, spec.dtype, tuple(map(settled, spec.shape))) for spec in specs]
+    return [replace(spec, shape=tuple(map(settled, spec.shape))) for spec in specs]
 
 
 def _names(graph: Graph) -> set[str]:
@@ -229,11 +231,11 @@ def _spec(value: Any, what: str, taken: Collection[str]) -> TensorSpec:
         dtype = dtype_name(tensor.elem_type)
     except KeyError as error:
         raise ModelMalformed(f"{what} has the undefined dtype {tensor.elem_type}", tensor=value.name) from error
-    if dtype not in DTYPES:
+    if dtype not in DTYPES and dtype not in FORMATS:
         raise UnsupportedModel(f"{what} has the dtype {dtype}", tensor=value.name, dtype=dtype)
-    return TensorSpec(
-        value.name, dtype, tuple(_dim(value.name, axis, dim, taken) for axis, dim in enumerate(tensor.shape.dim))
-    )
+    shape = tuple(_dim(value.name, axis, dim, taken) for axis, dim in enumerate(tensor.shape.dim))
+    codes = dtype if dtype in FORMATS else None
+    return TensorSpec(value.name, CARRIER if codes else dtype, shape, codes)
 
 
 def _dim(name: str, axis: int, dim: Any, taken: Collection[str]) -> Dim:
@@ -259,7 +261,7 @@ def with_shapes(specs: list[TensorSpec], shapes: Shapes) -> list[TensorSpec]:
 
 
 def _renamed(specs: list[TensorSpec], swap: dict[str, Dim]) -> list[TensorSpec]:
-    return [TensorSpec(s.name, s.dtype, tuple(onnx_dims.replaced(dim, swap) for dim in s.shape)) for s in specs]
+    return [replace(s, shape=tuple(onnx_dims.replaced(dim, swap) for dim in s.shape)) for s in specs]
 
 
 def _match(spec: TensorSpec, wanted: tuple[Dim, ...], swap: dict[str, Dim]) -> None:

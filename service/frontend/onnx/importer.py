@@ -11,6 +11,7 @@ from typing import Any
 from relaxc.service.errors import CompileFailed, InvalidOption, ModelError, ModelMalformed
 from relaxc.service.frontend.model import NODES_NAMED, Unsupported
 from relaxc.service.frontend.nodes import Nodes
+from relaxc.service.frontend.onnx import codes as onnx_codes
 from relaxc.service.frontend.onnx import control as onnx_control
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
@@ -24,7 +25,7 @@ from relaxc.service.frontend.onnx.node import Node, Refused, Value, dtype_of
 from relaxc.service.frontend.onnx.ops import converter_of
 from relaxc.service.frontend.onnx.ops.sequence import Sequence
 from relaxc.service.frontend.onnx.results import check_size, spec_of
-from relaxc.service.frontend.onnx.values import MAX_FOLDED, Known, Undecided, known_ints
+from relaxc.service.frontend.onnx.values import MAX_FOLDED, Coded, Known, Undecided, known_ints
 from relaxc.service.signature import Condition, TensorSpec
 
 __all__ = ["Walk", "build"]
@@ -52,13 +53,16 @@ def build(
     parameters = walk.declare(inputs)
     with builder.function("main", parameters), _ended(builder):
         with builder.dataflow():
+            walk.read_codes()
             for name, number in (fixed or {}).items():
                 walk.fix(name, number)
             walk.run(graph.nodes)
             walk.raise_refused()
-            outputs = [walk.output(name) for name in graph.outputs]
+            results = [walk.output(name) for name in graph.outputs]
+            outputs = [tensor for tensor, _ in results]
             # Read here: outside of the function, a size that only the data decides has no name any more.
-            specs = [spec_of(name, output, scope) for name, output in zip(graph.outputs, outputs, strict=True)]
+            named = zip(graph.outputs, results, strict=True)
+            specs = [spec_of(name, output, scope, codes) for name, (output, codes) in named]
             result = builder.emit_output(relax.Tuple(outputs))
         builder.emit_func_output(result)
     assert walk.nodes is not None
@@ -98,12 +102,20 @@ class Walk:
             check_size(f"input {spec.name!r}", list(spec.shape), spec.dtype)
             shape = [self.scope.expression(dim) for dim in spec.shape]
             parameters.append(relax.Var(name, relax.TensorType(shape, spec.dtype)))
-            self.values[spec.name] = _known_if_empty(parameters[-1])
+            given = _known_if_empty(parameters[-1])
+            self.values[spec.name] = given if spec.codes is None else onnx_codes.numbers_moved(given, spec.codes)
             self.scope.inputs[parameters[-1]] = spec.name
         for name, array in self.graph.weights.items():
             self.values[name] = Known(array, str(array.dtype))
         self.initialize(self.graph.model.graph)
         return parameters
+
+    def read_codes(self) -> None:
+        """Take inputs that are codes of what TVM has for that."""
+        for name, value in self.values.items():
+            if isinstance(value, Coded):
+                node = Node("Identity", name, 0, {}, [value], 1, self.builder, self.scope, self)
+                self.values[name] = onnx_codes.of_codes(node, value.codes, value.dtype)
 
     def fix(self, name: str, number: int) -> None:
         """Take an input of one integer for that, and have calls with another be refused. Raise InvalidOption for what
@@ -145,7 +157,10 @@ class Walk:
                 results = self._results(proto, inputs)
             for name, value in zip(proto.output, results, strict=False):
                 if name and self.nodes is not None:
-                    value = self.nodes.given(self.builder, value, proto.name or proto.output[0])
+                    label = proto.name or proto.output[0]
+                    if isinstance(value, Coded):
+                        self.nodes.given(self.builder, value.codes, label)
+                    value = self.nodes.given(self.builder, value, label)
                 if name:
                     self.values[name] = value
 
@@ -175,14 +190,14 @@ class Walk:
         """The outputs; what goes wrong has a name.
 
         TVM's shape rules and numpy raise ValueError for operands that do not fit, which onnx.checker does not see in
-        all operators. Every other exception is ours.
+        all operators, and an axis of what has none divides by 0. Every other exception is ours.
         """
         name = proto.name or proto.output[0]
         try:
             return self._outputs(node, proto)
         except (Refused, CompileFailed, ModelError, *onnx_scope.RESTARTS):
             raise
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, ZeroDivisionError) as error:
             raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error
         except Exception as error:
             cause = f"{type(error).__name__}: {one_line(error)}"
@@ -204,9 +219,10 @@ class Walk:
         converter = converter_of(node.op)
         if converter is None:
             return None
+        node, dtype = onnx_codes.codes_moved(node)
         results = converter(node)
         results = list(results) if isinstance(results, list | tuple) else [results]
-        return [self._settle(node, value) for value in results]
+        return [onnx_codes.numbers_moved(self._settle(node, value), dtype) for value in results]
 
     def _expand(self, node: Node, proto: Any) -> list[Any]:
         """The operator by its definition in the specification, walked with names of its own."""
@@ -272,7 +288,7 @@ class Walk:
         """The value with a type in which every dim has a name, those that the data decides included."""
         from tvm import ir, relax
 
-        if isinstance(value, Known | Sequence) or value is None:
+        if isinstance(value, Known | Coded | Sequence) or value is None:
             return value
         value = value if isinstance(value, relax.Var | ir.GenericConst) else node.emit(value)
         if value.ty.ndim < 0:
@@ -283,11 +299,11 @@ class Walk:
         check_size(f"node {node.name!r} ({node.op})", node.shape_of(value), dtype_of(value))
         return _known_if_empty(value)
 
-    def output(self, name: str) -> Any:
-        """Return an output of the graph as a tensor."""
+    def output(self, name: str) -> tuple[Any, str | None]:
+        """Return an output of the graph as a tensor, and what this has the codes of, if any."""
         value = self.values[name]
         node = Node("Identity", name, 0, {}, [value], 1, self.builder, self.scope, self)
-        return node.tensor(0)
+        return onnx_codes.as_codes(node, value)
 
     def raise_refused(self) -> None:
         """Raise UnsupportedModel when a node was refused."""

@@ -10,7 +10,7 @@ from relaxc.service.frontend.onnx import contracts
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
 from relaxc.service.frontend.onnx.tensor_expression import dtype_of, one_of, tensor_expression
-from relaxc.service.frontend.onnx.values import Known, known_ints, tensor_of
+from relaxc.service.frontend.onnx.values import Coded, Known, known_ints, tensor_of
 
 __all__ = ["DTYPES", "Converter", "Node", "Refused", "Value", "dtype_name", "dtype_of"]
 
@@ -21,7 +21,7 @@ DTYPES = frozenset(
 """The dtypes that a tensor may have in what we build."""
 
 Value = Any
-"""A Relax expression of tensor type, or a `Known`."""
+"""A Relax expression of tensor type, a `Known`, or a `Coded`."""
 
 
 class Refused(Exception):
@@ -180,6 +180,8 @@ class Node:
         """Return a value as a Relax expression: known numbers become a constant, symbolic ones a small kernel."""
         from tvm import relax
 
+        if isinstance(value, Coded):
+            raise Refused(f"an operand of dtype {value.dtype}")
         if not isinstance(value, Known):
             return value
         if value.symbolic:
@@ -285,6 +287,12 @@ class Node:
         name = primfunc_name_hint or self.op.rpartition(":")[2].lower()
         return self.emit(tensor_expression(self.builder, self.scope, function, args, name))
 
+    def bits(self, x: Any, dtype: str) -> Any:
+        """Return the bits of a tensor as those of another dtype of as many."""
+        from tvm import te, tirx
+
+        return self.te(lambda x: te.compute(x.shape, lambda *at: tirx.reinterpret(dtype, x(*at)), name="bits"), x)
+
     def const(self, value: Any, dtype: str) -> Any:
         """Return a constant of a dtype."""
         from tvm import relax
@@ -314,7 +322,7 @@ class Node:
     def dtype(self, index: int) -> str:
         """Return the dtype of an input."""
         value = self.inputs[index]
-        return str(value.dtype) if isinstance(value, Known) else dtype_of(value)
+        return str(value.dtype) if isinstance(value, Known | Coded) else dtype_of(value)
 
     def known(self, sizes: Sequence[Any], dtype: str = "int64") -> Known:
         """Return sizes as a known vector."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from relaxc.service.codes import FORMATS
 from relaxc.service.errors import ModelMalformed, ModelTooLarge
 from relaxc.service.frontend.model import Move, Reference
 from relaxc.service.frontend.onnx.apart import may_die
@@ -19,7 +20,7 @@ from relaxc.service.frontend.onnx.noise import shapes_of
 from relaxc.service.frontend.onnx.rounded import round_weights
 from relaxc.service.frontend.onnx.sessions import (
     bare_session,
-    has_bfloat16,
+    has_other_dtypes,
     open_session,
     reference_of,
     runtime_errors,
@@ -56,14 +57,16 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
     """
     rounds = _rounds_activations(outline(path))
     given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
-    cause: Exception = TypeError("it takes no arrays of bfloat16")
+    if _gives_causal_scores(outline(path)):
+        return evaluated(given or _with_data(path), TypeError("it gives the lowest number for -inf"))
+    cause: Exception = TypeError("it takes no arrays of bfloat16 and of fewer bits")
     try:
         session = (
             _of_file(path, threads, fastest)
             if given is None
             else open_session(given.SerializeToString(), threads, fastest, apart=_apart(path))
         )
-        if not has_bfloat16(session):
+        if not has_other_dtypes(session):
             return _supported(reference_of(session), lambda error: evaluated(given or _with_data(path), error))
     except runtime_errors() as error:
         cause = error
@@ -84,7 +87,7 @@ def _supported(run: Reference, otherwise: Callable[[Exception], Reference]) -> R
         try:
             return made[-1](inputs)
         except ModelMalformed as error:
-            if len(made) > 1 or "not support" not in error.message:
+            if len(made) > 1 or "not support" not in str(error.__cause__):  # ours is cut short
                 raise
             made.append(otherwise(error))
             return made[-1](inputs)
@@ -100,7 +103,7 @@ def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) 
         session = bare_session(given.SerializeToString() if given else str(path), threads, apart=_apart(path))
     except runtime_errors():
         return None
-    return None if has_bfloat16(session) else reference_of(session)
+    return None if has_other_dtypes(session) else reference_of(session)
 
 
 def double_reference(
@@ -111,7 +114,7 @@ def double_reference(
 
     None where it quantizes, has 2 GB of weights, is run apart, or is nothing that runs so.
     """
-    if quantizes(outline(path)) or _apart(path):
+    if quantizes(outline(path)) or _apart(path) or _takes_codes(path):
         return None
     try:
         given = _as_we_compute(path, rounding)
@@ -131,6 +134,8 @@ def moved_reference(
 
     None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
     """
+    if _takes_codes(path):
+        return None
     if move is Move.QUANTIZATIONS and rounding is None:
         run = _of_light(path, threads, lambda model: moved(model, move, seed, by, shapes_of(model)))
         if run is not None:
@@ -157,7 +162,7 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
 
     None where it has none, or where ONNX Runtime does not take it so.
     """
-    if not quantizes(outline(path)):
+    if not quantizes(outline(path)) or _takes_codes(path):
         return None
     if (run := _of_light(path, threads, unquantized)) is not None:
         return run
@@ -179,6 +184,15 @@ def _of_file(path: Path, threads: int, fastest: bool) -> Any:
         return open_session(light_model, threads, fastest, folder=path.parent, apart=_apart(path))
     except runtime_errors():  # such as of a file that is a link out of its folder, where it takes no data from
         return open_session(str(path), threads, fastest, apart=_apart(path))
+
+
+def _takes_codes(path: Path) -> bool:
+    """Whether an input or output has an element type that ONNX Runtime takes and gives no arrays of."""
+    import onnx
+
+    model = outline(path)
+    kinds = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)} - {0}
+    return any(str(onnx.helper.tensor_dtype_to_np_dtype(kind)) in FORMATS for kind in kinds)
 
 
 def _apart(path: Path) -> bool:
@@ -209,6 +223,20 @@ def _as_we_compute(path: Path, rounding: Rounding | None) -> Any:
             f"{path.name} has {size} bytes; a reference with other weights is of less than {MOST_BYTES}"
         )
     return model
+
+
+def _gives_causal_scores(model: Any) -> bool:
+    """Whether an Attention gives its masked scores, in which ONNX Runtime has the lowest number for -inf."""
+    nodes = [node for holder in (*graphs(model.graph), *model.functions) for node in holder.node]
+    return any(
+        node.op_type == "Attention" and not node.domain and len(node.output) > _SCORES and node.output[_SCORES]
+        and any(each.name == "is_causal" and each.i for each in node.attribute)
+        for node in nodes
+    )  # fmt: skip
+
+
+_SCORES = 3
+"""The place of that output."""
 
 
 def _rounds_activations(model: Any) -> bool:

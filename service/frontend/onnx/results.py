@@ -15,13 +15,16 @@ from relaxc.service.signature import TensorSpec
 __all__ = ["check_size", "spec_of"]
 
 
-def spec_of(name: str, output: Any, scope: Scope) -> TensorSpec:
-    """Return an output as a signature has it. Raise UnsupportedModel for a size that has no text there."""
+def spec_of(name: str, output: Any, scope: Scope, codes: str | None = None) -> TensorSpec:
+    """Return an output as a signature has it, with what its codes are of.
+
+    Raise UnsupportedModel for a size that has no text there.
+    """
     try:
         shape = tuple(dim_text(simplify(dim, scope)) for dim in output.ty.shape.values)
     except NotImplementedError as error:
         raise UnsupportedModel(f"output {name!r}: {error}") from error
-    return TensorSpec(name, dtype_of(output), shape)
+    return TensorSpec(name, dtype_of(output), shape, codes)
 
 
 def check_size(what: str, shape: list[Any], dtype: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ from relaxc.service.frontend.onnx.exact import mixes_signs, with_equal_signs
 from relaxc.service.frontend.onnx.file import one_line, outline
 from relaxc.service.frontend.onnx.light import light
 
-__all__ = ["UNVERIFIED", "bare_session", "has_bfloat16", "open_here", "open_session", "reference_of", "runtime_errors"]
+__all__ = [
+    "UNVERIFIED",
+    "bare_session",
+    "has_other_dtypes",
+    "open_here",
+    "open_session",
+    "reference_of",
+    "runtime_errors",
+]
 
 UNVERIFIED = "--no-verify compiles it without a comparison."
 
@@ -108,9 +117,14 @@ def _exact(model: str | bytes, folder: Path | None) -> tuple[str | bytes, Path |
     return changed.SerializeToString(), Path(model).parent if isinstance(model, str) else folder
 
 
-def has_bfloat16(session: Any) -> bool:
-    """Return whether an input or output is one, for which ONNX Runtime takes and gives no array of numpy's."""
-    return any("bfloat16" in value.type for value in (*session.get_inputs(), *session.get_outputs()))
+def has_other_dtypes(session: Any) -> bool:
+    """Return whether an input or output is one for which ONNX Runtime takes and gives no array of numpy's."""
+    values = (*session.get_inputs(), *session.get_outputs())
+    return any(_OTHER.search(value.type) is not None for value in values)
+
+
+_OTHER = re.compile(r"bfloat16|float[48]|int[24]\b")
+"""`tensor(bfloat16)`, `tensor(float8e4m3fn)`, `tensor(uint4)`."""
 
 
 def reference_of(session: Any) -> Reference:

@@ -12,7 +12,7 @@ from typing import Any
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx import scope as onnx_scope
 
-__all__ = ["ENDS", "MAX_FOLDED", "Known", "Undecided", "known_ints", "slice_of", "tensor_of"]
+__all__ = ["ENDS", "MAX_FOLDED", "Coded", "Known", "Undecided", "known_ints", "slice_of", "tensor_of"]
 
 # Larger results are left to the constant folding pass, which compiles what it folds.
 MAX_FOLDED = 4096
@@ -33,6 +33,19 @@ class Known:
     def symbolic(self) -> bool:
         """Whether some element is an expression over symbolic sizes."""
         return bool(self.array.dtype == object)
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A tensor of an element type that TVM lacks: its codes, a byte each (`relaxc.service.codes`)."""
+
+    codes: Any
+    dtype: str
+
+    @property
+    def ty(self) -> Any:
+        """The type of the codes, whose shape is the tensor's."""
+        return self.codes.ty
 
 
 def known_ints(

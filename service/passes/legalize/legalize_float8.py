@@ -11,19 +11,11 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from relaxc.service.codes import FORMATS, code_of, number_of
 from relaxc.service.passes.common.constants import array_of, is_tensor_constant
 from relaxc.service.passes.precision.dtypes import FLOAT8
 
 __all__ = ["float8_legalizers"]
-
-
-_NAN, _LARGEST = 0x7F, 0x7E
-_REBIASED = 2.0**120
-"""Between the exponents' biases of float32, 127, and of e4m3, 7."""
-_LEAST_NORMAL = 2.0**-6
-_ROUNDS = 2.0**14
-"""A float32 whose last digit is that of the subnormal numbers of e4m3, 2^-9."""
-_ROUNDS_BITS = 0x46800000
 
 Conversion = Callable[[Any], Any]
 
@@ -82,26 +74,8 @@ def _cast_to_float32(value: Any) -> Any:
 
 
 def _to_float8(value: Any) -> Any:
-    """A float32 as e4m3, by c10's algorithm (Float8_e4m3fn.h), and saturated."""
-    bits = tirx.reinterpret("uint32", value)
-    size = bits & _word(0x7FFFFFFF)
-    even = size + _word(0x7FFFF) + ((size >> _word(20)) & _word(1))
-    normal = tirx.min((even >> _word(20)) - _word(120 << 3), _word(_LARGEST))
-    shifted = tirx.reinterpret("float32", size) + tirx.const(_ROUNDS, "float32")
-    subnormal = tirx.reinterpret("uint32", shifted) - _word(_ROUNDS_BITS)
-    is_small = tirx.reinterpret("float32", size) < tirx.const(_LEAST_NORMAL, "float32")
-    found = tirx.Select(is_small, subnormal, normal)
-    found = tirx.Select(size > _word(0x7F800000), _word(_NAN), found)
-    sign = (bits >> _word(24)) & _word(0x80)
-    return tirx.reinterpret(FLOAT8, (found | sign).astype("uint8"))
+    return tirx.reinterpret(FLOAT8, code_of(value, FORMATS[FLOAT8]))
 
 
 def _to_float32(value: Any) -> Any:
-    bits = tirx.reinterpret("uint8", value).astype("uint32")
-    size, sign = bits & _word(0x7F), (bits & _word(0x80)) << _word(24)
-    number = tirx.reinterpret("float32", sign | (size << _word(20))) * tirx.const(_REBIASED, "float32")
-    return tirx.Select(size == _word(_NAN), tirx.const(float("nan"), "float32"), number)
-
-
-def _word(value: int) -> Any:
-    return tirx.const(value, "uint32")
+    return number_of(tirx.reinterpret("uint8", value), FORMATS[FLOAT8])

@@ -12,8 +12,9 @@ from onnx import TensorProto
 import relaxc
 from relaxc.service import compiler
 from relaxc.service.errors import UnsupportedModel
+from relaxc.service.frontend import reference
 from relaxc.service.frontend.onnx.evaluator import evaluated
-from relaxc.service.request import CompileOptions
+from relaxc.service.request import CompileOptions, ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
 DOUBLE = TensorProto.DOUBLE
@@ -89,3 +90,35 @@ def test_its_numbers_are_arrays(tmp_path: Path) -> None:
     )
     found = run({"a": np.array(7, "int32"), "b": np.array(2, "int32")})["y"]
     assert isinstance(found, np.ndarray) and found.shape == () and found.dtype == "int32" and found == 3
+
+
+def test_masked_scores_are_minus_infinity(tmp_path: Path) -> None:
+    """ONNX Runtime has the lowest number there."""
+    nodes = [node("Attention", ["q", "k", "v"], ["y", "", "", "s"], is_causal=1, qk_matmul_output_mode=2)]
+    outputs = [value("y", [1, 2, 3, 4]), value("s", [1, 2, 3, 3])]
+    path = write(tmp_path, model(nodes, [value(name, [1, 2, 3, 4]) for name in "qkv"], outputs, opset=23))
+    found = reference(path, ModelFormat.ONNX, shapes={})({name: np.ones((1, 2, 3, 4), "float32") for name in "qkv"})
+    assert (np.isneginf(found["s"]) == ~np.tri(3, dtype=bool)).all()
+
+
+def test_the_operands_of_one_hot_are_whole_numbers(tmp_path: Path) -> None:
+    inputs = [value("i", [3]), value("d", [1]), value("v", [2])]
+    made = model([node("OneHot", ["i", "d", "v"], ["y"])], inputs, [value("y", [3, "n"])])
+    given = {"i": np.array([0.5, 1, 2], "float32"), "d": np.array([1.5], "float32"), "v": np.array([2, 3], "float32")}
+    assert evaluated(made, TypeError("no kernel"))(given)["y"].tolist() == [[3], [2], [2]]
+
+
+def test_what_a_kernel_says_at_length_of_what_it_lacks_is_read_to_its_end(tmp_path: Path) -> None:
+    """ONNX Runtime names the file and the function before 'Non per-tensor quantization is not supported now'."""
+    kinds = {"x": ([1, 1, 3, 3], TensorProto.UINT8), "w": ([2, 1, 2, 2], TensorProto.UINT8)}
+    kinds |= {"z": ([], TensorProto.UINT8), "p": ([2], TensorProto.UINT8)}
+    inputs = [value(name, *kind) for name, kind in kinds.items()]
+    nodes = [node("ConvInteger", list(kinds), ["y"], pads=[1, 1, 1, 1])]
+    path = write(tmp_path, model(nodes, inputs, [value("y", [1, 2, 4, 4], TensorProto.INT32)]))
+    rng = np.random.default_rng(0)
+    given = {name: np.asarray(rng.integers(0, 255, shape), "uint8") for name, (shape, _) in kinds.items()}
+    found = reference(path, ModelFormat.ONNX, shapes={})(given)["y"]
+    x = np.pad(given["x"].astype(int) - int(given["z"]), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    w = given["w"].astype(int) - given["p"].astype(int).reshape(2, 1, 1, 1)
+    windows = np.lib.stride_tricks.sliding_window_view(x[0, 0], (2, 2))
+    np.testing.assert_array_equal(found[0], np.einsum("hwij,oij->ohw", windows, w[:, 0]))

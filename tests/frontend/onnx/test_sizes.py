@@ -489,6 +489,14 @@ def test_resize_to_the_sizes_of_another_tensor(mode: str, transform: str, neares
     assert [spec.shape[2:] for spec in signature.outputs] == [("a", "b"), ("h // 2", "w * 3 // 2")]
 
 
+def test_a_guess_that_leaves_no_axis_to_split_is_not_taken(tmp_path: Path) -> None:
+    """Outputs of three axes, as a file may say that was made for others: each way to squeeze is looked at."""
+    nodes = [node("Squeeze", ["x"], ["s"]), node("Split", ["s"], ["y", "z"], num_outputs=2, axis=0)]
+    outputs = [value(name, ["k", "l", "m"]) for name in ("y", "z")]
+    found = load(write(tmp_path, model(nodes, [value("x", ["a", "b"])], outputs)), ModelFormat.ONNX).signature
+    assert [spec.shape for spec in found.outputs] == [("(a + 1) // 2", "b"), ("a - (a + 1) // 2", "b")]
+
+
 def test_an_axis_is_left_out_where_the_outputs_are_declared_so(tmp_path: Path) -> None:
     """A file for one item whose batch has a name: its output has no axis, so a Squeeze without axes leaves all out."""
     proto = model([node("Squeeze", ["x"], ["s"]), node("Neg", ["s"], ["y"])], [value("x", ["n", 1])], [value("y", [])])

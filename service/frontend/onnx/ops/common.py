@@ -66,8 +66,6 @@ def through_float8(node: Node, x: Any, dtype: str) -> Any:
     one, zero = relax.const(1, "float32"), relax.const(0, "int32")
     if dtype != FLOAT8:
         return cast(node.emit(relax.op.dequantize(x, one, zero, -1, "float32")), dtype)
-    if not node.attr("saturate", 1):
-        raise Refused("8-bit floats that do not saturate")
     return relax.op.quantize(node.emit(cast(x, "float32")), one, zero, -1, FLOAT8)
 
 

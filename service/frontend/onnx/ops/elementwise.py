@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from relaxc.service.codes import CARRIER, FORMATS
+from relaxc.service.frontend.onnx.codes import as_codes, of_codes
 from relaxc.service.frontend.onnx.fold import cast_known
 from relaxc.service.frontend.onnx.node import DTYPES, Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.codes import narrowed, widened
 from relaxc.service.frontend.onnx.ops.common import (
     FLOAT8,
     aligned,
@@ -226,7 +229,7 @@ def _is_nan(node: Node) -> Any:
 
 def _testable(node: Node) -> Any:
     """TVM asks float32 and float64 alone whether they are NaN or infinite; widening keeps the answer."""
-    x = node.tensor(0)
+    x = _numbers(node)
     return node.emit(cast(x, "float32")) if is_low_precision(dtype_of(x)) else x
 
 
@@ -289,35 +292,45 @@ def _cast_like(node: Node) -> Any:
 
 
 def _convert(node: Node, dtype: str) -> Any:
-    for name in (dtype, node.dtype(0)):
-        if name not in DTYPES:
+    source = node.dtype(0)
+    for name in (dtype, source):
+        if name not in DTYPES and name not in FORMATS:
             raise Refused(f"a cast with the dtype {name}")
+    if dtype == source:
+        return node.inputs[0]
     if node.is_known(0) and not node.inputs[0].symbolic and node.inputs[0].array.size == 1:
         # CastLike of a constant, as function bodies have it: still a constant to what comes after.
         with contextlib.suppress(Undecided):
             return Known(cast_known(node, node.inputs[0].array, dtype), dtype)
-    x = node.tensor(0)
-    if FLOAT8 in (dtype, dtype_of(x)) and dtype != dtype_of(x):
+    if dtype in FORMATS and (dtype != FLOAT8 or not node.attr("saturate", 1)):
+        saturates, rounding = bool(node.attr("saturate", 1)), node.attr("round_mode", "up")
+        return narrowed(node, _numbers(node), dtype, saturates=saturates, rounding=rounding)
+    x = node.tensor(0) if source in DTYPES else _numbers(node)
+    if FLOAT8 in (dtype, dtype_of(x)):
         return through_float8(node, x, dtype)
     if dtype == "bool" and dtype_of(x) != "bool":
         return relax.op.not_equal(x, scalar(0, x))
     return cast(x, dtype)
 
 
+def _numbers(node: Node) -> Any:
+    return node.materialize(widened(node, node.inputs[0]) if node.dtype(0) in FORMATS else node.inputs[0])
+
+
 @op("BitCast")
 def _bit_cast(node: Node) -> Any:
     """The same bits as another dtype of as many."""
-    x, dtype = node.tensor(0), node.attr_dtype("to")
+    dtype = node.attr_dtype("to")
+    if dtype in FORMATS or node.dtype(0) in FORMATS:
+        codes = node.bits(as_codes(node, node.inputs[0])[0], CARRIER)
+        return of_codes(node, codes, dtype) if dtype in FORMATS else node.bits(codes, dtype)
     if dtype not in DTYPES:
         raise Refused(f"a cast to the dtype {dtype}")
+    x = node.tensor(0)
     if "bool" in (dtype, dtype_of(x)):
         byte = node.emit(cast(x, "uint8")) if dtype_of(x) == "bool" else x
-        return _convert(node, dtype) if dtype == "bool" else _reinterpreted(node, byte, dtype)
-    return _reinterpreted(node, x, dtype)
-
-
-def _reinterpreted(node: Node, x: Any, dtype: str) -> Any:
-    return node.te(lambda x: te.compute(x.shape, lambda *at: tirx.reinterpret(dtype, x(*at)), name="bits"), x)
+        return _convert(node, dtype) if dtype == "bool" else node.bits(byte, dtype)
+    return node.bits(x, dtype)
 
 
 @op("OptionalHasElement")

@@ -6,15 +6,14 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from relaxc.service.codes import FORMATS
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
+from relaxc.service.frontend.onnx.ops.codes import narrowed, widened
 from relaxc.service.frontend.onnx.ops.common import FLOAT8, aligned, cast, permuted, reshaped, scalar
 from relaxc.service.frontend.onnx.ops.conv import add_bias, convolution, shifted, spatial_padding
 from relaxc.service.frontend.onnx.ops.registry import op
-from relaxc.service.frontend.onnx.values import Known
 
 __all__ = ["blocked", "dynamic_codes", "saturated"]
-
-_WIDE = {"int4": "int8", "uint4": "uint8"}
 
 _RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -44,10 +43,12 @@ def _parameters(node: Node, axis: int, dtype: str) -> tuple[Any, Any] | None:
         return None
     scale = node.emit(cast(node.tensor(1), "float32"))
     if dtype == FLOAT8:
-        if node.has(2) and not (node.is_known(2) and not node.inputs[2].array.astype("float32").any()):
-            raise Refused("a zero point other than 0 of 8-bit floats")
-        return scale, relax.const(0, "int32")
+        return (scale, relax.const(0, "int32")) if _has_no_zero_point(node) else None
     return scale, node.tensor(2) if node.has(2) else relax.const(0, dtype)
+
+
+def _has_no_zero_point(node: Node) -> bool:
+    return not node.has(2) or (node.is_known(2) and not node.inputs[2].array.astype("float32").any())
 
 
 def _axis(node: Node) -> int:
@@ -97,34 +98,59 @@ def _quantize(node: Node) -> Any:
         dtype = node.attr_dtype("output_dtype")
     if node.attr("precision", 0) not in (0, 1):
         raise Refused("a precision other than float32")
-    if dtype not in (*_RANGE, FLOAT8):
+    if dtype not in _RANGE and dtype not in FORMATS:
         raise Refused(f"quantization to {dtype}")
-    if dtype == FLOAT8 and not node.attr("saturate", 1):
-        raise Refused("8-bit floats that do not saturate")
+    row = FORMATS.get(dtype)
     x = node.emit(cast(node.tensor(0), "float32"))
+    if row is not None and row.is_float:
+        return _quantized_floats(node, x, axis, dtype)
+    _widen_codes(node)
+    codes = node.emit(_quantized(node, x, axis, dtype if row is None else row.wide))
+    if row is None:
+        return codes
+    low, high = scalar(row.low, codes), scalar(row.high, codes)
+    return narrowed(node, node.emit(relax.op.minimum(node.emit(relax.op.maximum(codes, low)), high)), dtype)
+
+
+def _quantized(node: Node, x: Any, axis: int, dtype: str) -> Any:
     if (parameters := _parameters(node, axis, dtype)) is not None:
         return relax.op.quantize(x, *parameters, axis, dtype)
-    if dtype == FLOAT8:
-        raise Refused("blocks of 8-bit floats")
     zero = _spread(node, 2, axis) if node.has(2) else None
+    return saturated(node, _scaled(node, x, axis), zero, dtype)
+
+
+def _scaled(node: Node, x: Any, axis: int) -> Any:
     scale = node.emit(cast(_spread(node, 1, axis), "float32"))
-    return saturated(node, node.emit(relax.op.divide(*aligned(node, x, scale))), zero, dtype)
+    return node.emit(relax.op.divide(*aligned(node, x, scale)))
+
+
+def _quantized_floats(node: Node, x: Any, axis: int, dtype: str) -> Any:
+    saturates = bool(node.attr("saturate", 1))
+    if dtype == FLOAT8 and saturates and (parameters := _parameters(node, axis, dtype)) is not None:
+        return relax.op.quantize(x, *parameters, axis, dtype)
+    x = _scaled(node, x, axis)
+    if not _has_no_zero_point(node):
+        _widen_codes(node)
+        x = node.emit(relax.op.add(*aligned(node, x, _spread(node, 2, axis))))
+    return narrowed(node, x, dtype, saturates=saturates)
 
 
 @op("DequantizeLinear")
 def _dequantize(node: Node) -> Any:
     """`(x - zero) · scale`."""
-    _widen_codes(node)
     axis = _axis(node)
-    if node.dtype(0) not in (*_RANGE, "int32", FLOAT8):
+    plain = node.dtype(0) == FLOAT8 and _parameters(node, axis, FLOAT8) is not None
+    if not plain:
+        _widen_codes(node)
+    if node.dtype(0) not in (*_RANGE, "int32", "float32", FLOAT8):
         raise Refused(f"dequantization of {node.dtype(0)}")
     dtype = node.attr_dtype("output_dtype") if node.attr("output_dtype", 0) else node.dtype(1)
+    if node.dtype(0) == "float32":
+        return cast(_dequantized_floats(node, axis), dtype)
     if (blocks := _in_blocks(node, axis)) is not None:
         return cast(blocks, dtype)
     if (parameters := _parameters(node, axis, node.dtype(0))) is not None:
         return cast(node.emit(relax.op.dequantize(node.tensor(0), *parameters, axis, "float32")), dtype)
-    if node.dtype(0) == FLOAT8:
-        raise Refused("blocks of 8-bit floats")
     x = node.emit(cast(node.tensor(0), "int32"))
     if node.has(2):
         x = node.emit(relax.op.subtract(*aligned(node, x, node.emit(cast(_spread(node, 2, axis), "int32")))))
@@ -132,11 +158,18 @@ def _dequantize(node: Node) -> Any:
     return cast(node.emit(relax.op.multiply(*aligned(node, node.emit(cast(x, "float32")), scale))), dtype)
 
 
+def _dequantized_floats(node: Node, axis: int) -> Any:
+    x = node.tensor(0)
+    if node.has(2):
+        x = node.emit(relax.op.subtract(*aligned(node, x, _spread(node, 2, axis))))
+    return node.emit(relax.op.multiply(*aligned(node, x, node.emit(cast(_spread(node, 1, axis), "float32")))))
+
+
 def _widen_codes(node: Node) -> None:
-    """Have constants of 4 bits as bytes, one each."""
+    """Have the numbers of codes and zero points of formats of their own: whole bytes, or float32."""
     for index in (0, 2):
-        if node.is_known(index) and (wide := _WIDE.get(node.known_dtype(index))) is not None:
-            node.inputs[index] = Known(node.inputs[index].array.astype(wide), wide)
+        if node.has(index) and node.dtype(index) in FORMATS:
+            node.inputs[index] = widened(node, node.inputs[index])
 
 
 def _in_blocks(node: Node, axis: int) -> Any | None:

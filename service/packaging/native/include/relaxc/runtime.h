@@ -57,7 +57,8 @@ typedef struct relaxc_options {
 /* A tensor of the signature. Pointers live as long as the session. */
 typedef struct relaxc_spec {
   const char* name;
-  const char* dtype;        /* bool, int8 … uint64, float16, bfloat16, float32, float64 */
+  const char* dtype;        /* bool, int8 … uint64, float16, bfloat16, float32, float64; floats of 8 and 4 bits and integers of 4
+                               and 2 are uint8, a code a byte in its low bits, and the manifest's signature names them: `codes` */
   size_t rank;
   const char* const* shape; /* each a size ("224"), a name ("batch") or an expression over names ("2*seq + 1") */
 } relaxc_spec;
