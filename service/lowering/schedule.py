@@ -79,11 +79,10 @@ def schedule(
 def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
     """Return how many points the template `rule_name` has for `func`; 1 where there is nothing to tune."""
     from relaxc.schedules.ir.describe import bare
-    from relaxc.schedules.planned import space_of
     from relaxc.schedules.template import Declined
 
     rule = next((rule for rule in _rules(spec, 2) if rule.name == rule_name), None)
-    found = space_of(rule, bare(func), to_tvm(spec)) if rule is not None else None
+    found = rule.points(bare(func), to_tvm(spec)) if rule is not None else None
     return 1 if found is None or isinstance(found, Declined) else found.size
 
 

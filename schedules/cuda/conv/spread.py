@@ -9,13 +9,13 @@ from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import C_TYPES, LOW
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.conv.compute import LEFT, VECTOR
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import Buffer, PrimFunc
-from relaxc.schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["Spread"]
 
@@ -33,26 +33,18 @@ class _Form:
     left: int
 
 
-class Spread(AmpereTemplate[_Form]):
+class Spread(TextTemplate[_Form]):
     """`C[n, y, left + x, c] = A[n, c, y, x]`, zeros elsewhere; 8 channels, floats. It has no parameters."""
 
     name = "cuda.spread"
     version = 2
 
     def match(self, func: PrimFunc) -> _Form | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _matched(func)
 
-    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
-        return {}
-
-    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
-        return {}
-
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _kernel(form.image, form.out, form.left)
 
 

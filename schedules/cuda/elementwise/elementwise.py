@@ -7,7 +7,7 @@ from tvm import tirx
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one, divided
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.elementwise.form import Form
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from relaxc.schedules.cuda.elementwise.reading import match
@@ -29,7 +29,7 @@ _LEAST_LANES = 2
 """By default: a warp's accesses are whole sectors yet."""
 
 
-class Elementwise(AmpereTemplate[Form]):
+class Elementwise(TextTemplate[Form]):
     """`out[…] = f(operands at any addresses)`: one function of a few elements for each element of the result.
 
     Parameters: `lanes`, the neighbours of the result in a vector; `vectors` of a thread; `threads` of a block.
@@ -40,7 +40,7 @@ class Elementwise(AmpereTemplate[Form]):
     version = 1
 
     def match(self, func: PrimFunc) -> Form | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if isinstance(found, Declined):
             return found
@@ -50,8 +50,8 @@ class Elementwise(AmpereTemplate[Form]):
             return Declined(str(error))
         return found
 
-    def choices_of(self, form: Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Form, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         most = most_lanes(form)
         return {
             "lanes": tuple(lanes for lanes in (1, 2, 4, 8, 16) if lanes <= most),
@@ -59,12 +59,12 @@ class Elementwise(AmpereTemplate[Form]):
             "threads": (128, 256, 512),
         }
 
-    def default_of(self, form: Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Form, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return _default(form, gpu)
 
     def kernel_of(self, form: Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         lanes, vectors, threads = (parameters[name] for name in ("lanes", "vectors", "threads"))
         total = divided(tir.product(list(form.sizes)), lanes)
         numbers = {"LANES": lanes, "VECTORS": vectors, "THREADS": threads}

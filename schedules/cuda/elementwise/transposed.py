@@ -10,7 +10,7 @@ from tvm import tirx
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one, divided, guess
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.elementwise.elementwise import most_dividing, most_lanes, source_of
 from relaxc.schedules.cuda.elementwise.form import Form, Operand
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
@@ -46,7 +46,7 @@ class _Form:
         return self.form.sizes[self.m]
 
 
-class Transposed(AmpereTemplate[_Form]):
+class Transposed(TextTemplate[_Form]):
     """`out[…, m, …, n] = f(x[…, n, …, m], …)`: tiles of (m, n) with 16-byte reads along m and 16-byte writes along n.
 
     Parameters: `tile_m`, `tile_n`; `threads` of a block.
@@ -62,7 +62,7 @@ class Transposed(AmpereTemplate[_Form]):
     version = 1
 
     def match(self, func: PrimFunc) -> _Form | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if isinstance(found, Declined):
             return found
@@ -74,16 +74,16 @@ class Transposed(AmpereTemplate[_Form]):
         except Unsupported as error:
             return Declined(str(error))
 
-    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: _Form, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return _choices(form)
 
-    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: _Form, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return _default(form, gpu)
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         tile_m, tile_n, threads = (parameters[name] for name in ("tile_m", "tile_n", "threads"))
         shared = _shared_bytes(form, tile_m, tile_n)
         if shared > _MOST_SHARED:

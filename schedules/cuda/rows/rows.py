@@ -6,7 +6,7 @@ from math import ceil
 
 from relaxc.schedules.cuda.common.kernel import TextKernel
 from relaxc.schedules.cuda.common.sizes import at_least_one, guess
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.rows.form import Rows, match
 from relaxc.schedules.cuda.rows.text import source
 from relaxc.schedules.hardware import Gpu
@@ -25,7 +25,7 @@ _MANY_THREADS = 512
 """On each SM: where rows of 32 elements a thread give as many, there are many rows."""
 
 
-class RowReductions(AmpereTemplate[Rows]):
+class RowReductions(TextTemplate[Rows]):
     """`out[r, c] = f(x[r, c], reductions over the row of g(x[r, :]), …)`, any number of reductions after each other.
 
     Also `out[r] = f(those reductions)`, one value of each of several rows, where the row alone is reduced.
@@ -37,22 +37,22 @@ class RowReductions(AmpereTemplate[Rows]):
     version = 3
 
     def match(self, func: PrimFunc) -> Rows | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if not isinstance(found, Declined) and found.columns > _THREADS[-1] * _MOST_HELD:
             return Declined("its rows are longer than a block holds")
         return found
 
-    def choices_of(self, form: Rows, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Rows, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return {"threads": _threads(form), "each": (1, 2, 4), "rows": (1, 2, 4, 8)}
 
-    def default_of(self, form: Rows, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Rows, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return _default(form, gpu)
 
     def kernel_of(self, form: Rows, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _kernel(form, parameters["threads"], parameters["each"], parameters["rows"], gpu)
 
 

@@ -10,7 +10,7 @@ from relaxc.schedules.cuda.common.epilogue import Epilogue, epilogue_of, pair_ty
 from relaxc.schedules.cuda.common.expression import C_TYPES, Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one, guess, known_or, symbols_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.conv.compute import Windows
 from relaxc.schedules.cuda.conv.form import IMAGE, image_of, image_text, pixel_axes, reduction_with_windows
 from relaxc.schedules.hardware import Gpu
@@ -51,7 +51,7 @@ class _Form:
         return replace(self, sizes=(batch, height, width, channels), result=result, at_call=())
 
 
-class OverWindows(AmpereTemplate[_Form]):
+class OverWindows(TextTemplate[_Form]):
     """`C[n, y, x, c] = epilogue(sum or maximum over a window of A[n, …, …, c] (* W[r, q, c]))`, or over a whole image.
 
     Parameters: `strip`, the pixels beside each other that a thread computes; 1 for whole images. `per_sm`: 1 gives a
@@ -62,24 +62,24 @@ class OverWindows(AmpereTemplate[_Form]):
     version = 5
 
     def match(self, func: PrimFunc) -> _Form | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _matched(func)
 
     def outdone(self, form: _Form, gpu: Gpu) -> str:
-        """See `HopperTemplate`: a block has all pixels of 64 channels, which is slow where these are many."""
+        """See `TextTemplate`: a block has all pixels of 64 channels, which is slow where these are many."""
         pixels = guess(form.sizes[1]) * guess(form.sizes[2]) if form.windows.kind == "pixels" else 0
         return "cuda.reductions has more blocks for an image" if pixels > _MOST_PIXELS else ""
 
-    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: _Form, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return _choices(form)
 
-    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: _Form, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return _default(form.guessed(), gpu)
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _image_sums(form) if form.windows.kind == "pixels" else _windows(form, parameters, gpu)
 
 

@@ -142,7 +142,7 @@ def test_hopper_s_own_template_goes_before_it():
 def test_it_declines(case, reason):
     result = RULE.apply(prim_func(case), TARGET)
     assert isinstance(result, Declined) and re.search(reason, result.reason)
-    assert isinstance(RULE.choices(prim_func(case), TARGET), Declined)
+    assert isinstance(RULE.points(prim_func(case), TARGET), Declined)
 
 
 def test_single_queries_of_heads_that_share_keys_are_one_tile():

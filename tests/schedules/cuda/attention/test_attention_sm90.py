@@ -72,7 +72,7 @@ def test_masks_are_read_for_each_score(mask):
 def test_it_declines(case, reason):
     result = RULE.apply(prim_func(case), TARGET)
     assert isinstance(result, Declined) and re.search(reason, result.reason)
-    assert isinstance(RULE.choices(prim_func(case), TARGET), Declined)
+    assert isinstance(RULE.points(prim_func(case), TARGET), Declined)
 
 
 def test_other_devices_are_declined():
