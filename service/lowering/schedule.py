@@ -29,8 +29,8 @@ class Scheduled:
 
     A row: `function`; `nodes`, those of the model that it computes; `kernel` (`triton: PLUGIN.FUNCTION`) where it is a
     plugin's; `workload` (the digest of its `Kernel`), `operator` (that of what its plan is about, else the same),
-    `dtype` and `shapes` as records have them; `rule` and its `version`; `source` (`record`, `rule`, or `given` for a
-    PrimFunc that came scheduled); `parameters`;
+    `dtype` and `shapes` as records have them; the plan: `rule`, its `version` and `parameters`, by which the template
+    makes the kernel again; `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled);
     `record`, the one behind it (`digest`, `date`, `seconds`, `untuned_s`) or None; `passed_over`: [[record, reason], …]
     of records that were found and do not fit; `flops`, `bytes` and of them `written_bytes` (ints, or text in symbolic
     sizes); `declined`: [[rule, reason], …] of those asked before.
