@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -32,6 +33,8 @@ class Planned(Template[Op, Cpu]):
     computes: type[Op]
     dtypes: tuple[tuple[str, ...], ...]
     kernel: str
+    plans: ModuleType
+    """What divides its operators, unless it says itself: `default`, `refusal`, `points` and `estimate`."""
 
     repacks: ClassVar[bool] = False
     """Whether the weights of its operator may be packed in other ways, by this template or another."""
@@ -59,19 +62,21 @@ class Planned(Template[Op, Cpu]):
 
     def refusal(self, operator: Op, parameters: Parameters, cpu: Cpu) -> str:
         """See `Template`."""
-        raise NotImplementedError
+        return self.wrong_dtypes(operator) or str(self.plans.refusal(operator, parameters, cpu))
 
     def default(self, operator: Op, cpu: Cpu) -> Parameters | None:
         """See `Template`."""
-        raise NotImplementedError
+        found: Parameters | None = self.plans.default(operator, cpu)
+        return found
 
     def space(self, operator: Op, cpu: Cpu) -> Iterable[Parameters]:
         """See `Template`: points over all layouts; none where it does not compute the operator."""
-        raise NotImplementedError
+        found: Iterable[Parameters] = () if self.wrong_dtypes(operator) else self.plans.points(operator, cpu)
+        return found
 
     def estimate(self, operator: Op, parameters: Parameters, cpu: Cpu) -> float:
         """Return the cycles of a point."""
-        raise NotImplementedError
+        return float(self.plans.estimate(operator, parameters, cpu))
 
     def kernel_name(self, operator: Op) -> str:
         """Return what its kernel for an operator is called."""

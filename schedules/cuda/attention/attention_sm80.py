@@ -46,7 +46,7 @@ class AttentionSm80(TextTemplate[Attention]):
 
     def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
-        tile = WarpTile.of(parameters)
+        tile = WarpTile(**parameters)
         return Declined(reason) if (reason := refusal(tile, form.guessed(), gpu)) else kernel(form, tile, gpu)
 
 

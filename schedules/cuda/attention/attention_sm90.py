@@ -49,7 +49,7 @@ class AttentionSm90(TextTemplate[Attention]):
 
     def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
-        tile = Tile.of(parameters)
+        tile = Tile(**parameters)
         return kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
 
 

@@ -51,7 +51,7 @@ class Conv2dSm80(TextTemplate[Conv2d]):
 
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
-        tile = WarpTile.of(parameters)
+        tile = WarpTile(**parameters)
         return Declined(reason) if (reason := refusal(tile, form)) else kernel(form, tile, gpu)
 
 

@@ -41,27 +41,23 @@ class Spread(TextTemplate[_Form]):
 
     def match(self, func: PrimFunc) -> _Form | Declined:
         """See `TextTemplate`."""
-        return _matched(func)
+        blocks = [realize.block for realize in block_realizes(func)]
+        if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
+            return Declined("it does not spread the channels of an image alone")
+        image, out = func.params
+        if not all(map(tirx.is_buffer_var, (image, out))) or str(out.dtype) not in _FLOATS:
+            return Declined("its result is not of floats")
+        if str(image.dtype) not in _FLOATS:
+            return Declined("its image is not of floats")
+        if any(tir.as_int(dim) is None for buffer in (image, out) for dim in buffer.shape):
+            return Declined("its sizes are symbolic")
+        if int(tir.product(list(out.shape))) >= _MAX_ELEMENTS:
+            return Declined("its result has 2^31 elements or more")
+        return _Form(image, out, int(blocks[0].annotations[LEFT]))
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
         return _kernel(form.image, form.out, form.left)
-
-
-def _matched(func: PrimFunc) -> _Form | Declined:
-    blocks = [realize.block for realize in block_realizes(func)]
-    if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
-        return Declined("it does not spread the channels of an image alone")
-    image, out = func.params
-    if not all(map(tirx.is_buffer_var, (image, out))) or str(out.dtype) not in _FLOATS:
-        return Declined("its result is not of floats")
-    if str(image.dtype) not in _FLOATS:
-        return Declined("its image is not of floats")
-    if any(tir.as_int(dim) is None for buffer in (image, out) for dim in buffer.shape):
-        return Declined("its sizes are symbolic")
-    if int(tir.product(list(out.shape))) >= _MAX_ELEMENTS:
-        return Declined("its result has 2^31 elements or more")
-    return _Form(image, out, int(blocks[0].annotations[LEFT]))
 
 
 def _kernel(image: Buffer, out: Buffer, left: int) -> TextKernel:

@@ -79,8 +79,17 @@ class Transposed(TextTemplate[_Form]):
         return _choices(form)
 
     def default(self, form: _Form, gpu: Gpu) -> Parameters:
-        """See `TextTemplate`."""
-        return _default(form, gpu)
+        """Return rows of 128 bytes on both sides; smaller tiles where there are too few."""
+        space = _choices(form)
+        widest = max(_bytes_of(form.form.operands[i]) for i in form.staged)
+        tile_m = tile_n = 64 if widest <= 4 else 32
+        if guess(_tiles(form, tile_m, tile_n)) < 2 * gpu.sms:
+            tile_m = tile_n = 32
+        while _shared_bytes(form, tile_m, tile_n) > _MOST_SHARED:
+            tile_m, tile_n = tile_m // 2, tile_n // 2
+        point = {"tile_m": max(t for t in space["tile_m"] if t <= max(tile_m, 32))}
+        point["tile_n"] = max(t for t in space["tile_n"] if t <= max(tile_n, 32))
+        return {**point, "threads": 256 if point["tile_m"] * point["tile_n"] > 2048 else 128}
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
@@ -168,20 +177,6 @@ def _choices(form: _Form) -> Choices:
     sizes = guess(form.size_m), guess(form.form.sizes[-1])
     tile_m, tile_n = (tuple(t for t in _TILES if t == _TILES[0] or t < 2 * size) for size in sizes)
     return {"tile_m": tile_m, "tile_n": tile_n, "threads": _THREADS}
-
-
-def _default(form: _Form, gpu: Gpu) -> Parameters:
-    """Rows of 128 bytes on both sides; smaller tiles where there are too few."""
-    space = _choices(form)
-    widest = max(_bytes_of(form.form.operands[i]) for i in form.staged)
-    tile_m = tile_n = 64 if widest <= 4 else 32
-    if guess(_tiles(form, tile_m, tile_n)) < 2 * gpu.sms:
-        tile_m = tile_n = 32
-    while _shared_bytes(form, tile_m, tile_n) > _MOST_SHARED:
-        tile_m, tile_n = tile_m // 2, tile_n // 2
-    point = {"tile_m": max(t for t in space["tile_m"] if t <= max(tile_m, 32))}
-    point["tile_n"] = max(t for t in space["tile_n"] if t <= max(tile_n, 32))
-    return {**point, "threads": 256 if point["tile_m"] * point["tile_n"] > 2048 else 128}
 
 
 def _tiles(form: _Form, tile_m: int, tile_n: int) -> Size:

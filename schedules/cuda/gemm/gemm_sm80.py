@@ -59,7 +59,7 @@ class GemmSm80(TextTemplate[Gemm]):
 
     def kernel_of(self, form: Gemm, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
-        tile = WarpTile.of(parameters)
+        tile = WarpTile(**parameters)
         return Declined(reason) if (reason := refusal(tile, form)) else kernel(form, tile, gpu)
 
 

@@ -60,7 +60,36 @@ class MatmulBlocks(TextTemplate[_Product]):
 
     def match(self, func: PrimFunc) -> _Product | Declined:
         """See `TextTemplate`."""
-        return _match(func)
+        parameters = static_parameters(func)
+        if parameters is None:
+            return Declined("its sizes are symbolic")
+        found = contraction.find(func)
+        if isinstance(found, Declined):
+            return found
+        if found.dtype != "float32" or found.b or len(found.n) != 1 or len(found.k) != 1:
+            return Declined("it is no product with one matrix of weights in fp32 sums")
+        a = found.left.value if isinstance(found.left, tirx.Cast) else found.left
+        if not isinstance(a, TensorLoad) or str(a.source.dtype) not in LOW:
+            return Declined("its rows are not plain elements of 16-bit floats")
+        weights = _weights(found)
+        if isinstance(weights, Declined):
+            return weights
+        blocks, parts = weights
+        rows = int(found.size(found.m))
+        if rows > MOST_ROWS:
+            return Declined(f"it has more than {MOST_ROWS} rows")
+        if not all(any(buffer.same_as(param) for param in parameters) for buffer in (a.source, *parts)):
+            return Declined("an operand is computed in the same PrimFunc")
+        if not lies_by(a, found, (*found.m, *found.k)):
+            return Declined("its rows do not lie one after the other")
+        if max(rows * blocks.depth, rows * blocks.columns, prod(blocks.shapes[0])) >= _MOST_ELEMENTS:
+            return Declined("an operand has 2^31 elements or more")
+        axes = Axes((), found.m, found.n, found.extents, found.origin)
+        try:
+            fused = epilogue_of(func, found.block, axes)
+        except Unsupported as error:
+            return Declined(str(error))
+        return _Product(rows, blocks, a.source, parts, fused.out, fused.text, fused.operands)
 
     def space(self, form: _Product, gpu: Gpu) -> Choices:
         """See `TextTemplate`; a point that loads more than registers hold is refused."""
@@ -99,39 +128,6 @@ class MatmulBlocks(TextTemplate[_Product]):
 
 def _ctas(form: _Product, tiles: int) -> int:
     return ceil(form.weights.tiles / tiles)
-
-
-def _match(func: PrimFunc) -> _Product | Declined:
-    parameters = static_parameters(func)
-    if parameters is None:
-        return Declined("its sizes are symbolic")
-    found = contraction.find(func)
-    if isinstance(found, Declined):
-        return found
-    if found.dtype != "float32" or found.b or len(found.n) != 1 or len(found.k) != 1:
-        return Declined("it is no product with one matrix of weights in fp32 sums")
-    a = found.left.value if isinstance(found.left, tirx.Cast) else found.left
-    if not isinstance(a, TensorLoad) or str(a.source.dtype) not in LOW:
-        return Declined("its rows are not plain elements of 16-bit floats")
-    weights = _weights(found)
-    if isinstance(weights, Declined):
-        return weights
-    blocks, parts = weights
-    rows = int(found.size(found.m))
-    if rows > MOST_ROWS:
-        return Declined(f"it has more than {MOST_ROWS} rows")
-    if not all(any(buffer.same_as(param) for param in parameters) for buffer in (a.source, *parts)):
-        return Declined("an operand is computed in the same PrimFunc")
-    if not lies_by(a, found, (*found.m, *found.k)):
-        return Declined("its rows do not lie one after the other")
-    if max(rows * blocks.depth, rows * blocks.columns, prod(blocks.shapes[0])) >= _MOST_ELEMENTS:
-        return Declined("an operand has 2^31 elements or more")
-    axes = Axes((), found.m, found.n, found.extents, found.origin)
-    try:
-        fused = epilogue_of(func, found.block, axes)
-    except Unsupported as error:
-        return Declined(str(error))
-    return _Product(rows, blocks, a.source, parts, fused.out, fused.text, fused.operands)
 
 
 def _weights(found: Contraction) -> tuple[Blocks, tuple[Buffer, ...]] | Declined:

@@ -48,8 +48,19 @@ class RowReductions(TextTemplate[Rows]):
         return {"threads": _threads(form), "each": (1, 2, 4), "rows": (1, 2, 4, 8)}
 
     def default(self, form: Rows, gpu: Gpu) -> Parameters:
-        """See `TextTemplate`."""
-        return _default(form, gpu)
+        """Return a warp a row where rows are many: it needs no barrier. Few take more threads: each has less to do.
+
+        Short rows are held by twos or fours: what is under way on an SM is what hides the latency of memory.
+        """
+        space = _threads(form)
+        count = guess(form.rows)
+        many = count * form.columns // 32 >= gpu.sms * _MANY_THREADS
+        fitting = [t for t in space if t >= 32 and _held(form, t) <= (32 if many else 8)]
+        threads = fitting[0] if fitting else space[-1]
+        each = max(n for n in (1, 2, 4) if n == 1 or (many and n * _held(form, threads) <= 16))
+        most = max(1, (128 if many else 256) // threads)
+        groups = max(n for n in (1, 2, 4, 8) if n == 1 or n <= min(most, count // each // gpu.sms))
+        return {"threads": threads, "each": each, "rows": groups}
 
     def kernel_of(self, form: Rows, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
@@ -70,22 +81,6 @@ def _threads(rows: Rows) -> tuple[int, ...]:
     vectors = rows.columns // _vector(rows)
     fitting = [t for t in _THREADS if _held(rows, t) <= _MOST_HELD and (t < vectors + 32 or t == _THREADS[0])]
     return tuple(fitting)
-
-
-def _default(rows: Rows, gpu: Gpu) -> Parameters:
-    """A warp a row where rows are many: it needs no barrier. Few rows take more threads, so that each has less to do.
-
-    Short rows are held by twos or fours: what is under way on an SM is what hides the latency of memory.
-    """
-    space = _threads(rows)
-    count = guess(rows.rows)
-    many = count * rows.columns // 32 >= gpu.sms * _MANY_THREADS
-    fitting = [t for t in space if t >= 32 and _held(rows, t) <= (32 if many else 8)]
-    threads = fitting[0] if fitting else space[-1]
-    each = max(n for n in (1, 2, 4) if n == 1 or (many and n * _held(rows, threads) <= 16))
-    most = max(1, (128 if many else 256) // threads)
-    groups = max(n for n in (1, 2, 4, 8) if n == 1 or n <= min(most, count // each // gpu.sms))
-    return {"threads": threads, "each": each, "rows": groups}
 
 
 def _kernel(rows: Rows, threads: int, each: int, groups: int, gpu: Gpu) -> TextKernel | Declined:

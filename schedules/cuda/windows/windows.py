@@ -63,7 +63,35 @@ class OverWindows(TextTemplate[_Form]):
 
     def match(self, func: PrimFunc) -> _Form | Declined:
         """See `TextTemplate`."""
-        return _matched(func)
+        found = reduction_with_windows(func, at_call=True)
+        if isinstance(found, Declined):
+            return found
+        block, windows = found
+        operands = image_of(func, block, or_wide=True)
+        if isinstance(operands, Declined):
+            return operands
+        image, weight = operands
+        batch, height, width, channels = (known_or(dim) for dim in image.shape)
+        symbols = symbols_of(func)
+        open_pixels = windows.kind == "pixels" and not (isinstance(height, int) and isinstance(width, int))
+        if not isinstance(channels, int) or open_pixels:
+            return Declined("its channels, or all of its pixels, are known at the call alone")
+        if windows.kind not in (*_KINDS, "pixels") or (weight is None) == (windows.kind == "depthwise"):
+            return Declined(f"its windows are of the kind {windows.kind}")
+        if channels % 8 or (windows.kind != "pixels" and windows.kernel[0] * windows.kernel[1] > _MOST_TAPS):
+            return Declined("its channels are not in multiples of 8, or its windows have more than 64 taps")
+        if not symbols and batch * height * width * channels >= 1 << 31:
+            return Declined("its image has 2^31 elements or more")
+        _, out_h, out_w, _ = (known_or(dim) for dim in block.body.buffer.shape)
+        if not symbols and batch * out_h * out_w * channels >= 1 << 31:
+            return Declined("its result has 2^31 elements or more")
+        names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
+        sizes = (*map(tir.size, (batch, height, width, out_h, out_w)), *symbols) if symbols else ()
+        try:
+            fused = epilogue_of(func, block, pixel_axes(block), or_bytes=True, symbols=names, fields=("images", *IMAGE))
+        except Unsupported as error:
+            return Declined(str(error))
+        return _Form(windows, image, weight, (batch, height, width, channels), (out_h, out_w), fused, sizes)
 
     def outdone(self, form: _Form, gpu: Gpu) -> str:
         """See `TextTemplate`: a block has all pixels of 64 channels, which is slow where these are many."""
@@ -72,7 +100,8 @@ class OverWindows(TextTemplate[_Form]):
 
     def space(self, form: _Form, gpu: Gpu) -> Choices:
         """See `TextTemplate`."""
-        return _choices(form)
+        whole = form.windows.kind == "pixels"
+        return {"strip": (1,) if whole else (1, 2, 4), "per_sm": (0,) if whole else (0, 1)}
 
     def default(self, form: _Form, gpu: Gpu) -> Parameters:
         """See `TextTemplate`."""
@@ -81,42 +110,6 @@ class OverWindows(TextTemplate[_Form]):
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `TextTemplate`."""
         return _image_sums(form) if form.windows.kind == "pixels" else _windows(form, parameters, gpu)
-
-
-def _matched(func: PrimFunc) -> _Form | Declined:
-    found = reduction_with_windows(func, at_call=True)
-    if isinstance(found, Declined):
-        return found
-    block, windows = found
-    operands = image_of(func, block, or_wide=True)
-    if isinstance(operands, Declined):
-        return operands
-    image, weight = operands
-    batch, height, width, channels = (known_or(dim) for dim in image.shape)
-    symbols = symbols_of(func)
-    open_pixels = windows.kind == "pixels" and not (isinstance(height, int) and isinstance(width, int))
-    if not isinstance(channels, int) or open_pixels:
-        return Declined("its channels, or all of its pixels, are known at the call alone")
-    if windows.kind not in (*_KINDS, "pixels") or (weight is None) == (windows.kind == "depthwise"):
-        return Declined(f"its windows are of the kind {windows.kind}")
-    if channels % 8 or (windows.kind != "pixels" and windows.kernel[0] * windows.kernel[1] > _MOST_TAPS):
-        return Declined("its channels are not in multiples of 8, or its windows have more than 64 taps")
-    if not symbols and batch * height * width * channels >= 1 << 31:
-        return Declined("its image has 2^31 elements or more")
-    _, out_h, out_w, _ = (known_or(dim) for dim in block.body.buffer.shape)
-    if not symbols and batch * out_h * out_w * channels >= 1 << 31:
-        return Declined("its result has 2^31 elements or more")
-    names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
-    sizes = (*map(tir.size, (batch, height, width, out_h, out_w)), *symbols) if symbols else ()
-    try:
-        fused = epilogue_of(func, block, pixel_axes(block), or_bytes=True, symbols=names, fields=("images", *IMAGE))
-    except Unsupported as error:
-        return Declined(str(error))
-    return _Form(windows, image, weight, (batch, height, width, channels), (out_h, out_w), fused, sizes)
-
-
-def _choices(form: _Form) -> Choices:
-    return {"strip": (1,), "per_sm": (0,)} if form.windows.kind == "pixels" else {"strip": (1, 2, 4), "per_sm": (0, 1)}
 
 
 def _default(form: _Form, gpu: Gpu) -> Parameters:
