@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from relaxc.schedules.dots import MMA_SM80, MMA_SM90, WGMMA_SM90, Dot, accumulator_of, bits_of, cpu_dots, reference
 from relaxc.schedules.ir.types import Target
 
-__all__ = ["CPUS", "GPUS", "Costs", "Cpu", "Dot", "Gpu", "cpu_of", "gpu_of"]
+__all__ = ["CPUS", "GPUS", "Costs", "Cpu", "Dot", "Gpu", "cpu_of", "gpu_of", "hardware_of"]
 
 KIB = 1 << 10
 _LEAST_SHARED_BYTES = 99 * KIB
@@ -353,3 +354,8 @@ def gpu_of(target: Target) -> Gpu:
     at_or_below = [name for name in GPUS if int(name[3:]) <= int(arch[3:].removesuffix("a"))]
     row = GPUS[max(at_or_below, key=lambda name: int(name[3:]))] if at_or_below else GPUS["sm_80"]
     return replace(row, arch=arch)
+
+
+def hardware_of(target: Target) -> Any:
+    """Return `cpu_of` or `gpu_of`, as the target's kind has it."""
+    return gpu_of(target) if str(target.kind.name) == "cuda" else cpu_of(target)

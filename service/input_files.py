@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 from relaxc.service.errors import DigestMismatch
 from relaxc.service.request import CompileOptions, Seen
 
-__all__ = ["KERNEL_NAME", "check_unchanged", "is_special", "kernel_files", "named_files", "see", "triton_version"]
+__all__ = ["KERNEL_NAME", "check_unchanged", "is_special", "kernel_files", "named_files", "see"]
 
 KERNEL_NAME = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)")
 """`FILE.py:FUNCTION`, the file beside the plugin's or by a path from there."""
@@ -68,11 +67,3 @@ def kernel_files(plugin: Path) -> list[Path]:
     literals = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     named = (KERNEL_NAME.fullmatch(value) for value in literals if isinstance(value, str))
     return sorted({(plugin.parent / name[1]).resolve() for name in named if name is not None})
-
-
-def triton_version() -> str | None:
-    """Return the version of the Triton that is installed, or None."""
-    try:
-        return metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        return None

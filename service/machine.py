@@ -1,4 +1,4 @@
-"""What this machine is: its CPU's features and cores, its GPU, and what it lacks to run a target."""
+"""What this machine is: its CPU's features and cores, its GPU, packages, and what it lacks to run a target."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 from relaxc.service.cgroups import cores_left, memory_left
@@ -47,6 +48,7 @@ __all__ = [
     "model_name",
     "parse_cpuinfo",
     "processors",
+    "version_of",
 ]
 
 _ARCH_REQ_XCOMP_PERM = 0x1023  # arch_prctl(2)
@@ -236,3 +238,11 @@ def _missing_on_gpu(archs: Sequence[str], here: Gpu | str) -> list[str]:
         return []
     found = "{}.{}".format(*here.capability)
     return [f"a CUDA device of compute capability {wanted} ({here.name} has {found})"]
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the version of a package; None where it is not installed, or is a checkout that is only on the path."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

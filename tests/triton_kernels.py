@@ -12,7 +12,7 @@ import pytest
 from tvm.relax import op
 
 from relaxc.schedules.cuda.triton_call import Argument, Launch, TritonCall
-from relaxc.service.input_files import triton_version
+from relaxc.service.machine import version_of
 from tests.passes.graphs import graph
 
 __all__ = ["EXAMPLE", "call", "disassembled", "gelu_add", "needs_triton", "plugin"]
@@ -67,7 +67,7 @@ def call(source: str = KERNELS, function: str = "scaled", **fields: Any) -> Trit
     values = (Argument(tensor=0), Argument(tensor=1), Argument(value=1000), Argument(value=1), Argument(value=0.5))
     launches = (Launch((4, 1, 1), {"WIDTH": 256}, {"num_warps": 4, "num_stages": 3}),)
     given = {"arguments": values, "launches": launches, **fields}
-    return TritonCall("mine", "kernels.py", function, source, triton_version() or "none", **given)
+    return TritonCall("mine", "kernels.py", function, source, version_of("triton") or "none", **given)
 
 
 def disassembled(image: bytes, folder: Path) -> str:

@@ -31,7 +31,6 @@ def main() -> int:
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
     built.add_argument("--target", default="", help="kernels and models for it: cuda-sm80 or cuda-sm90")
     built.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile kernels")
-    built.add_argument("--trust", action="store_true", help="models with what no GPU has run yet; a folder of its own")
     measured = verbs.add_parser("measure", help="check and time what FOLDER's results lack, the most important first")
     measured.add_argument("folder", type=Path)
     measured.add_argument("--out", type=Path, help="where results.jsonl goes; FOLDER without")
@@ -63,9 +62,7 @@ def main() -> int:
 def _build(args: argparse.Namespace) -> int:
     from benchmarks.gpu.build import build
 
-    entries = build(
-        args.folder, suites=args.suite, models=args.model, target=args.target, jobs=args.jobs, trust=args.trust
-    )  # fmt: skip
+    entries = build(args.folder, suites=args.suite, models=args.model, target=args.target, jobs=args.jobs)
     size = sum(path.stat().st_size for path in args.folder.rglob("*") if path.is_file())
     print(f"{len(entries)} entries, {size / (1 << 20):.1f} MiB")
     return 0

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
@@ -26,20 +25,19 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "torch")
 
 
 def build(
-    folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), target: str = "", jobs: int = 1,
-    trust: bool = False,
-) -> list[Entry]:  # fmt: skip
+    folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), target: str = "", jobs: int = 1
+) -> list[Entry]:
     """Compile what the folder lacks, write its manifest, and return the entries.
 
     `suites`, `models` and `target` choose some; what an earlier build made stays in the manifest. What
-    fails is named on stderr and left out: a bundle of the rest is worth its minutes. With `trust`, models take what no
-    GPU has run yet: into a folder of its own, since what is there is kept, and so too models for another target.
+    fails is named on stderr and left out: a bundle of the rest is worth its minutes. Models for
+    another target go into a folder of their own, since what is there is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = set(suites)
     kept = {entry.id: entry for entry in read_manifest(folder)[1]} if (folder / MANIFEST).exists() else {}
     if not wanted or "model" in wanted:
-        _models(folder, models, kept, target or "cuda-sm90", trust)
+        _models(folder, models, kept, target or "cuda-sm90")
     if not wanted or "drawn" in wanted:
         _drawn(folder, kept)
     chosen = [
@@ -59,13 +57,13 @@ def build(
     return entries
 
 
-def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry], target: str, trust: bool) -> None:
+def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry], target: str) -> None:
     """A process a model: each takes gigabytes, and one that fails takes no other with it."""
     for entry in model_entries(only):
         stem = folder / entry.files[0].removesuffix(".so")
         said = stem.with_suffix(".made")
         if not said.exists():
-            arguments = [str(folder), entry.case["model"], str(entry.case["batch"]), target, *["trust"] * trust]
+            arguments = [str(folder), entry.case["model"], str(entry.case["batch"]), target]
             command = [sys.executable, "-m", "benchmarks.gpu.build", *arguments]
             if subprocess.run(command, check=False).returncode:
                 print(f"{entry.id} is left out", file=sys.stderr)
@@ -146,9 +144,9 @@ def _points(entry: Entry, case: Any, rule: Any, func: Any, target: Any) -> list[
     """What the case asks for, as near as the space has it; then what is proposed where the template has no default."""
     from relaxc.schedules.template import Declined
 
-    if not hasattr(rule, "proposed") or isinstance(proposed := rule.proposed(func, target), Declined):
+    if not rule.since or isinstance(proposed := rule.proposed(func, target), Declined):
         return []
-    space, wanted = rule.choices(func, target), case.parameters
+    space, wanted = rule.points(func, target).values, case.parameters
     given = [] if wanted is None else [{n: _nearest(wanted.get(n, proposed[n]), c) for n, c in space.items()}]
     return [*given, proposed] if entry.case["kind_of_case"] == "unconfirmed" else given
 
@@ -192,16 +190,14 @@ def _version(package: str) -> str:
         return ""
 
 
-def _one_model(folder: Path, name: str, batch: int, target: str, *, trust: bool) -> None:
+def _one_model(folder: Path, name: str, batch: int, target: str) -> None:
     """What a process of `_models` does."""
     from benchmarks.gpu.build_model import build_model
-    from relaxc.schedules.cuda.common.template import trusted
 
     stem = f"{name}_b{batch}"
-    with trusted() if trust else nullcontext():
-        made = build_model(name, batch, folder, stem, target=target)
+    made = build_model(name, batch, folder, stem, target=target)
     (folder / f"{stem}.made").write_text(json.dumps(made))
 
 
 if __name__ == "__main__":
-    _one_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], trust="trust" in sys.argv[5:])
+    _one_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

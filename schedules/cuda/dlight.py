@@ -11,12 +11,12 @@ from relaxc.schedules.cuda.common.launches import launches, parts
 from relaxc.schedules.cuda.common.own_memory import reads_of_others
 from relaxc.schedules.cuda.common.races import race
 from relaxc.schedules.cuda.common.shared_memory import allocated, shared_bytes
-from relaxc.schedules.hardware import gpu_of
+from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import analysis
 from relaxc.schedules.ir.dtypes import dtype_bits
 from relaxc.schedules.ir.single import without_single_reductions
 from relaxc.schedules.ir.types import PrimFunc, Target
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.template import Declined, Parameters, Template
 
 __all__ = ["Dlight"]
 
@@ -25,7 +25,7 @@ _BREAKS = (AssertionError, AttributeError, TypeError, ValueError, InternalError)
 """What they raise where extents are not what they expect, or TVM's own state breaks: a rule behind may take it."""
 
 
-class Dlight:
+class Dlight(Template[tuple[PrimFunc, Target], Gpu]):
     """One of dlight's GPU rules. They choose their own parameters from the shapes and the target."""
 
     def __init__(self, name: str, rule: Any, reason: str, *, needs_reduction: bool = False) -> None:
@@ -35,14 +35,19 @@ class Dlight:
         self.reason = reason
         self.needs_reduction = needs_reduction
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        check(parameters or {}, {})
+    def matched(self, func: PrimFunc, target: Target) -> tuple[PrimFunc, Target] | Declined:
+        """Return what dlight's rule is asked: whether it takes that is known when it has."""
         func = without_single_reductions(func)
         if self.needs_reduction and not analysis.has_reduction(func):
             return Declined("it reduces nothing")
+        return func, target
+
+    def emit(
+        self, func: PrimFunc, form: tuple[PrimFunc, Target], parameters: Parameters, gpu: Gpu
+    ) -> PrimFunc | Declined:
+        """See `Template`."""
         try:
-            found = self.rule.apply(func, target, False)
+            found = self.rule.apply(*form, False)
         except _BREAKS as error:
             return Declined(f"dlight's rule fails: {error}")
         if found is None:
@@ -51,12 +56,8 @@ class Dlight:
         made = sch.mod["main"]
         if not all(map(launches, parts(made))):
             return Declined("it would leave loops to the CPU, which cannot read the device's memory")
-        reason = race(made) or _strays(made) or _fragments_of_bytes(made) or _too_much(made, target)
-        return Declined(reason) if reason else Schedule(made)
-
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """There is one point: nothing is chosen."""
-        return {}
+        reason = race(made) or _strays(made) or _fragments_of_bytes(made) or _too_much(made, gpu)
+        return Declined(reason) if reason else made
 
 
 def _strays(func: PrimFunc) -> str:
@@ -71,9 +72,9 @@ def _fragments_of_bytes(func: PrimFunc) -> str:
     return f"TVM cannot lower tensor-core fragments of {low[0]}" if low else ""
 
 
-def _too_much(func: PrimFunc, target: Target) -> str:
+def _too_much(func: PrimFunc, gpu: Gpu) -> str:
     """Why a GPU has not the shared memory for it: gpu.GEMV keeps as many vectors there as it reads, however long."""
-    most = gpu_of(target).shared_bytes_per_block
+    most = gpu.shared_bytes_per_block
     try:
         taken = shared_bytes(func)
     except _BREAKS as error:

@@ -7,11 +7,12 @@ from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.s_tir.dlight.base import try_inline
 
 from relaxc.schedules.cuda.common.races import race
+from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import analysis, tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.single import without_single_reductions
 from relaxc.schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.template import Declined, Parameters, Template
 
 __all__ = ["FullReduction"]
 
@@ -23,7 +24,7 @@ _A_THREAD = 4
 _REDUCERS = (tirx.Add, tirx.Mul, tirx.Min, tirx.Max)
 
 
-class FullReduction:
+class FullReduction(Template[PrimFunc, Gpu]):
     """Each reduction as two kernels: blocks of threads over parts of the elements, then one over what these found.
 
     dlight gives a single thread all of it: 1.4 million elements took longer than ten seconds. What is elementwise is
@@ -33,9 +34,8 @@ class FullReduction:
     name = "cuda.full_reduction"
     version = 1
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        check(parameters or {}, {})
+    def matched(self, func: PrimFunc, target: Target) -> PrimFunc | Declined:
+        """Return `func` where all that it reduces is reduced to one element, and the rest is elementwise."""
         func = without_single_reductions(func)
         blocks = [realize.block for realize in block_realizes(func)]
         reductions = [block for block in blocks if block.init is not None]
@@ -45,7 +45,11 @@ class FullReduction:
             return Declined("a block is not elementwise")
         if None in analysis.nests(func):
             return Declined("a statement is no plain loop nest")
-        sch = s_tir.Schedule(func)
+        return func
+
+    def emit(self, func: PrimFunc, form: PrimFunc, parameters: Parameters, gpu: Gpu) -> PrimFunc | Declined:
+        """See `Template`."""
+        sch = s_tir.Schedule(form)
         infos = try_inline(sch, normalize_prim_func(sch))
         # rfactor breaks on statements without a loop, so these get theirs first
         for info in sorted(infos, key=lambda info: "R" in info.dom_kind()):
@@ -57,11 +61,7 @@ class FullReduction:
                 _spread(sch, info.block_rv, loops)
         made = sch.mod["main"]
         reason = race(made)
-        return Declined(reason) if reason else Schedule(made)
-
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """There is one point: nothing is chosen."""
-        return {}
+        return Declined(reason) if reason else made
 
 
 def _is_full(block: SBlock) -> bool:

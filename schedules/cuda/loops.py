@@ -10,10 +10,11 @@ from tvm.ir import Call, StringImm, TensorLoad
 from tvm.s_tir import SBlockRealize
 
 from relaxc.schedules.cuda.common.launches import launches
+from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import analysis, tir
 from relaxc.schedules.ir.statements import sequence
 from relaxc.schedules.ir.types import Expr, For, PrimFunc, Size, Stmt, Target
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.template import Declined, Parameters, Template
 
 __all__ = ["Loops"]
 
@@ -27,7 +28,7 @@ _OF_THE_HOST = ("packed", "extern")
 """In the names of calls that no kernel can make."""
 
 
-class Loops:
+class Loops(Template[list[Stmt], Gpu]):
     """Takes what is loops alone: scatters, opaque blocks. A thread an iteration where iterations are independent.
 
     Iterations are independent if the axis is a block's spatial one, or if a loop that is called parallel stores at its
@@ -38,9 +39,8 @@ class Loops:
     name = "cuda.loops"
     version = 1
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        check(parameters or {}, {})
+    def matched(self, func: PrimFunc, target: Target) -> list[Stmt] | Declined:
+        """Return the statements, each of which is a kernel."""
         if not isinstance(func.body, SBlockRealize):
             return Declined("it is lowered already")
         root = func.body.block
@@ -54,15 +54,15 @@ class Loops:
             return Declined("its statements share a value")
         if any(not launches(each) and tir.collect(each, (tirx.AllocBuffer, tirx.DeclBuffer)) for each in statements):
             return Declined("a loop has a buffer of its own")
-        kernels = [each if launches(each) else _kernel(each) for each in statements]
+        return statements
+
+    def emit(self, func: PrimFunc, form: list[Stmt], parameters: Parameters, gpu: Gpu) -> PrimFunc:
+        """See `Template`."""
+        root = func.body.block
+        kernels = [each if launches(each) else _kernel(each) for each in form]
         body = sequence(*kernels)
         block = s_tir.SBlock([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
-        made = tirx.PrimFunc(func.params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
-        return Schedule(made)
-
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """There is one point: nothing is chosen."""
-        return {}
+        return tirx.PrimFunc(func.params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
 
 
 def _flat(stmt: Stmt) -> list[Stmt]:

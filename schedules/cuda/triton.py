@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from relaxc.schedules.cuda.triton_call import CONFIGURATION, call_of
+from relaxc.schedules.cuda.triton_call import CONFIGURATION, TritonCall, call_of
+from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir.types import PrimFunc, Target
-from relaxc.schedules.template import Choices, Declined, Parameters, Points, Schedule, check
+from relaxc.schedules.template import Choices, Declined, Parameters, Points, Template
 
 __all__ = ["Triton"]
 
 _NONE = Declined("no Triton kernel of a plugin computes it")
 
 
-class Triton:
+class Triton(Template[TritonCall, Gpu]):
     """A launch out of those that the plugin gives: grid, constexprs, warps and stages; untuned the first.
 
     The kernel is compiled when the library is built (`service/lowering/triton_compile.py`).
@@ -20,23 +21,24 @@ class Triton:
     name = "cuda.triton"
     version = 1
     alone = True
-    """No other rule takes what this one takes, nor is asked."""
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """Return `func` with the number of its launch; the body stays as it is."""
-        allowed = self.choices(func, target)
-        if isinstance(allowed, Declined):
-            return allowed
-        chosen = dict(parameters or {"configuration": 0})
-        check(chosen, allowed)
-        return Schedule(func.with_attr(CONFIGURATION, chosen["configuration"]), chosen)
+    def matched(self, func: PrimFunc, target: Target) -> TritonCall | Declined:
+        """Return the call of the kernel."""
+        return call_of(func) or _NONE
 
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
+    def default(self, form: TritonCall, gpu: Gpu) -> Parameters:
+        """See `Template`."""
+        return {"configuration": 0}
+
+    def space(self, form: TritonCall, gpu: Gpu) -> Choices:
         """Return the number of each launch."""
-        call = call_of(func)
-        return _NONE if call is None else {"configuration": tuple(range(len(call.launches)))}
+        return {"configuration": tuple(range(len(form.launches)))}
 
-    def distinct(self, func: PrimFunc, target: Target) -> Points | Declined:
+    def emit(self, func: PrimFunc, form: TritonCall, parameters: Parameters, gpu: Gpu) -> PrimFunc:
+        """Return `func` with the number of its launch; the body stays as it is."""
+        return func.with_attr(CONFIGURATION, parameters["configuration"])
+
+    def searched(self, func: PrimFunc, target: Target) -> Points | Declined:
         """Return the launches, the untuned one first; equal ones once."""
         call = call_of(func)
         if call is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from importlib import metadata
 
 from anyio import to_thread
 from fastapi import Depends, FastAPI
@@ -42,6 +41,7 @@ from relaxc.service.api.routes import (
 from relaxc.service.api.shares import EndCalls, Shares
 from relaxc.service.api.tracing import of_requests, open_traces
 from relaxc.service.jobs.backend import Backend
+from relaxc.service.machine import version_of
 
 __all__ = ["create_app"]
 
@@ -94,7 +94,7 @@ def create_app(
     app = FastAPI(
         title="relaxc",
         description=_DESCRIPTION,
-        version=_version(),
+        version=version_of("relaxc") or "0",
         lifespan=lifespan,
         telemetry=of_requests(traces),
         redoc_url=None,
@@ -113,10 +113,3 @@ def create_app(
     app.include_router(page.router)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
     return app
-
-
-def _version() -> str:
-    try:
-        return metadata.version("relaxc")
-    except metadata.PackageNotFoundError:
-        return "0"

@@ -8,14 +8,13 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from relaxc.service.config import settings
 from relaxc.service.errors import InvalidOption, PluginError, ToolMissing
-from relaxc.service.input_files import is_special, kernel_files, named_files, see, triton_version
-from relaxc.service.machine import missing_features
+from relaxc.service.input_files import is_special, kernel_files, named_files, see
+from relaxc.service.machine import missing_features, version_of
 from relaxc.service.records.sources import records_digest
 from relaxc.service.request import CompileRequest, ModelFormat, Seen, TargetSpec, canonical_json
 
@@ -150,7 +149,7 @@ def _plugins(paths: list[Path], target: TargetSpec) -> dict[str, str]:
         if files:
             digests = [_plugin_digest(file) for file in files if file.is_file()]
             entries[f"plugin.{i}.kernels"] = hashlib.sha256(" ".join(digests).encode()).hexdigest()
-            entries["version.triton"] = triton_version() or "not installed"
+            entries["version.triton"] = version_of("triton") or "not installed"
     return entries
 
 
@@ -182,16 +181,8 @@ def _source_digests() -> dict[str, str]:
 
 
 def _versions(model_format: ModelFormat) -> dict[str, str]:
-    from_metadata = {f"version.{name}": _version(name) for name in (*_LIBRARIES, *_LIBRARIES_OF[model_format])}
-    return {"version.relaxc": _version("relaxc"), **from_metadata}
-
-
-@lru_cache
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    names = ("relaxc", *_LIBRARIES, *_LIBRARIES_OF[model_format])
+    return {f"version.{name}": version_of(name) or "not installed" for name in names}
 
 
 def _tools(target: TargetSpec) -> dict[str, str]:

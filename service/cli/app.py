@@ -56,7 +56,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"relaxc {version.installed('relaxc') or 'of a checkout that is not installed'}")
+        from relaxc.service.machine import version_of
+
+        print(f"relaxc {version_of('relaxc') or 'of a checkout that is not installed'}")
         raise typer.Exit
 
 

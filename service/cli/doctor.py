@@ -66,14 +66,13 @@ def _machine() -> dict[str, str]:
     import psutil
 
     from relaxc.service import machine
-    from relaxc.service.cli.version import installed
     from relaxc.service.config import settings
 
     cache = settings().cache_dir
     nearest = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     gpu = machine.gpu()
     packages = ("apache-tvm", "onnx", "torch", "xgboost-cpu")
-    libraries = (f"{name} {installed(name) or 'not installed'}" for name in packages)
+    libraries = (f"{name} {machine.version_of(name) or 'not installed'}" for name in packages)
     return {
         "system": f"Linux {platform.release()}, Python {platform.python_version()}",
         "processor": f"{machine.model_name()}, {machine.processors()} cores",

@@ -90,7 +90,7 @@ def unfit(record: Record, rule: Named | None, cores: int | None) -> str:
 
 def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -> Schedule | str:
     from relaxc.schedules.metaschedule.traces import Traced
-    from relaxc.schedules.template import Declined, Free, check
+    from relaxc.schedules.template import Declined, NoSuchPoint
 
     assert rule is not None  # `unfit` has seen it
     if isinstance(rule, Traced):
@@ -98,13 +98,8 @@ def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -
         return f"{record.rule}: {replayed.reason}" if isinstance(replayed, Declined) else replayed
     if record.trace:
         return f"{record.rule} replays no traces"
-    if not isinstance(rule, Free):
-        return f"{record.rule} follows plans: the planner reads its records"
-    allowed = rule.choices(func, target)
-    if isinstance(allowed, Declined):
-        return f"{record.rule} declines: {allowed.reason}"
     try:
-        check(record.parameters, allowed)
-    except ValueError as error:
+        made = apply_rule(rule, func, target, record.parameters)
+    except NoSuchPoint as error:
         return f"{record.rule} no longer takes its parameters: {error}"
-    return apply_rule(rule, func, target, record.parameters)
+    return f"{record.rule} declines: {made}" if isinstance(made, str) else made

@@ -29,8 +29,8 @@ class Scheduled:
 
     A row: `function`; `nodes`, those of the model that it computes; `kernel` (`triton: PLUGIN.FUNCTION`) where it is a
     plugin's; `workload` (the digest of its `Kernel`), `operator` (that of what its plan is about, else the same),
-    `dtype` and `shapes` as records have them; `rule` and its `version`; `source` (`record`, `rule`, or `given` for a
-    PrimFunc that came scheduled); `parameters`;
+    `dtype` and `shapes` as records have them; the plan: `rule`, its `version` and `parameters`, by which the template
+    makes the kernel again; `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled);
     `record`, the one behind it (`digest`, `date`, `seconds`, `untuned_s`) or None; `passed_over`: [[record, reason], …]
     of records that were found and do not fit; `flops`, `bytes` and of them `written_bytes` (ints, or text in symbolic
     sizes); `declined`: [[rule, reason], …] of those asked before.
@@ -79,11 +79,10 @@ def schedule(
 def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
     """Return how many points the template `rule_name` has for `func`; 1 where there is nothing to tune."""
     from relaxc.schedules.ir.describe import bare
-    from relaxc.schedules.planned import space_of
     from relaxc.schedules.template import Declined
 
     rule = next((rule for rule in _rules(spec, 2) if rule.name == rule_name), None)
-    found = space_of(rule, bare(func), to_tvm(spec)) if rule is not None else None
+    found = rule.points(bare(func), to_tvm(spec)) if rule is not None else None
     return 1 if found is None or isinstance(found, Declined) else found.size
 
 

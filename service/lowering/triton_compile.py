@@ -18,8 +18,8 @@ from typing import Any
 from relaxc.schedules.cuda.triton_call import Launch, TritonCall
 from relaxc.service.config import settings
 from relaxc.service.errors import CompileFailed, PluginError, ToolMissing
-from relaxc.service.input_files import triton_version
 from relaxc.service.lowering.tools import run_tool
+from relaxc.service.machine import version_of
 
 __all__ = ["Binary", "Job", "compile_kernels"]
 
@@ -133,7 +133,7 @@ def _run(calls: Sequence[TritonCall], folder: Path) -> None:
             tool="triton",
             remedy="Install it: pip install 'relaxc[triton]'.",
         )
-    here = triton_version()
+    here = version_of("triton")
     if other := next((each for each in calls if each.triton != here), None):
         raise ToolMissing(
             f"{other.name} is for Triton {other.triton}, and {here} is installed",

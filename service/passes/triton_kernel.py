@@ -10,7 +10,8 @@ from typing import Any
 
 from relaxc.schedules.cuda.triton_call import Argument, Constexpr, Launch, TritonCall
 from relaxc.service.errors import ToolMissing
-from relaxc.service.input_files import KERNEL_NAME, kernel_files, triton_version
+from relaxc.service.input_files import KERNEL_NAME, kernel_files
+from relaxc.service.machine import version_of
 
 __all__ = ["TritonKernel", "TritonTensor", "reason_against", "triton_call"]
 
@@ -98,7 +99,7 @@ def triton_call(kernel: TritonKernel, plugin: Path, types: Sequence[Any]) -> Tri
     """
     path, function = kernel.file_of(plugin), kernel.kernel.rpartition(":")[2]
     name = f"{plugin.stem}.{function}"
-    version = triton_version()
+    version = version_of("triton")
     if version is None:
         raise ToolMissing(
             f"Triton is not installed, which compiles {name}",

@@ -38,11 +38,6 @@ class CostModel:
         self._seed = seed
         self._boosters: list[Any] = []
 
-    @property
-    def trained(self) -> bool:
-        """Whether it has seen anything."""
-        return bool(self._boosters)
-
     def train(self, rows: Any, speeds: Any) -> None:
         """Forget what it knew, and learn that the points with features `rows` have `speeds`."""
         with _without_torch():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import TYPE_CHECKING
 
+from relaxc.service.machine import version_of
 from relaxc.service.records.record import Record, RecordTarget
 
 if TYPE_CHECKING:
@@ -17,14 +17,7 @@ __all__ = ["Provenance", "versions"]
 
 def versions() -> dict[str, str]:
     """Return the versions that a record names; a checkout that is only on the path has none."""
-    return {"relaxc": _version("relaxc"), "tvm": _version("apache-tvm")}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    return {name: version_of(of) or "not installed" for name, of in (("relaxc", "relaxc"), ("tvm", "apache-tvm"))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,13 +171,12 @@ def _task(
     """The task of one row, or why there is none."""
     import tvm
 
-    from relaxc.schedules.planned import searched
     from relaxc.schedules.template import Declined, Points
 
     rule = rules.get(row["rule"])
     if rule is None:
         return "it came scheduled"
-    found = searched(rule, func, target)
+    found = rule.searched(func, target)
     space = Points({}) if isinstance(found, Declined) or found.size < 2 else found
     others = _others(rule, func, target, rules) if spec.kind == "cuda" else {}
     fixed = not space.values and not others
@@ -211,15 +210,14 @@ def _others(rule: Any, func: Any, target: Any, rules: Mapping[str, Any]) -> dict
 
     Those of an older architecture's instructions are left out beside one of a newer: they multiply at half the rate.
     """
-    from relaxc.schedules.template import Declined, Distinct
+    from relaxc.schedules.template import Declined
 
-    if getattr(rule, "alone", False):
+    if rule.alone:
         return {}
-    since = getattr(rule, "since", None)
     found = {
-        other.name: other.distinct(func, target)
+        other.name: other.searched(func, target)
         for other in rules.values()
-        if other.name != rule.name and isinstance(other, Distinct) and since in (None, getattr(other, "since", since))
+        if other.name != rule.name and other.since and rule.since in ("", other.since)
     }
     return {name: points.listed for name, points in found.items() if not isinstance(points, Declined)}
 

@@ -17,6 +17,7 @@ from relaxc.service.artifact.key import Key, digest_of_files, key_for
 from relaxc.service.errors import DigestMismatch, InvalidOption, InvalidRecords, PluginError, RelaxcError, ToolMissing
 from relaxc.service.input_files import check_unchanged
 from relaxc.service.lowering.target import resolve
+from relaxc.service.machine import version_of
 from relaxc.service.records import sources
 from relaxc.service.records.files import append
 from relaxc.service.records.record import RecordTarget
@@ -135,7 +136,8 @@ def test_what_is_no_regular_file_is_refused_by_name(
 def test_a_triton_kernel_counts_with_its_plugin_on_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the text of its file and by the Triton that compiles it; a CPU has nothing of it."""
     monkeypatch.setattr(key_module, "_tool_version", lambda program, *flags: f"{program} 1")
-    monkeypatch.setattr(key_module, "triton_version", lambda: "3.7.1")
+    versions = {"triton": "3.7.1"}
+    monkeypatch.setattr(key_module, "version_of", versions.get)
     plugin, kernels = tmp_path / "mine.py", tmp_path / "kernels.py"
     plugin.write_text("'kernels.py:f'")
     kernels.write_text("x = 1")
@@ -146,7 +148,7 @@ def test_a_triton_kernel_counts_with_its_plugin_on_cuda(monkeypatch: pytest.Monk
     kernels.write_text("x = 2")
     assert set(before.differences(key_for(cuda))) == {"plugin.0.kernels"} and key_for(asked) == host
     kernels.write_text("x = 1")
-    monkeypatch.setattr(key_module, "triton_version", lambda: "3.8.0")
+    versions["triton"] = "3.8.0"
     assert set(before.differences(key_for(cuda))) == {"version.triton"} and key_for(asked) == host
     assert {file for file, _ in before.seen} == {plugin, kernels} and [file for file, _ in host.seen] == [plugin]
     check_unchanged(host.seen)
@@ -159,10 +161,8 @@ def test_a_triton_kernel_counts_with_its_plugin_on_cuda(monkeypatch: pytest.Monk
 def test_a_change_of_a_library_version_changes_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key_for(REQUEST)
     for name in ("relaxc", "apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime"):
-        original = key_module._version
-        monkeypatch.setattr(key_module, "_version", lambda n, name=name, o=original: "9.9" if n == name else o(n))
+        monkeypatch.setattr(key_module, "version_of", lambda n, name=name: "9.9" if n == name else version_of(n))
         assert set(before.differences(key_for(REQUEST))) == {f"version.{name}"}
-        monkeypatch.setattr(key_module, "_version", original)
 
 
 def test_a_change_of_the_compiler_changes_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +267,7 @@ from tests.artifact.test_key import REQUEST
 for name in ("tvm", "torch", "onnx", "onnxruntime"):
     sys.modules.pop(name, None)
 from relaxc.service.artifact.key import key_for
+from relaxc.service.machine import version_of
 key_for(REQUEST)
 sys.exit(bool({"tvm", "torch", "onnx", "onnxruntime"} & set(sys.modules)))
 """

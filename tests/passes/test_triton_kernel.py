@@ -25,7 +25,7 @@ CUDA = to_tvm(resolve("cuda-sm90"))
 @pytest.fixture(autouse=True)
 def some_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled here, so that Triton need not be installed."""
-    monkeypatch.setattr(triton_kernel, "triton_version", lambda: "9.9")
+    monkeypatch.setattr(triton_kernel, "version_of", lambda name: "9.9")
 
 
 def optimized(module: Any, path: Path, target: Any = CUDA, level: int = 2) -> Optimized:
@@ -86,7 +86,7 @@ def test_a_target_that_triton_makes_no_code_for() -> None:
 
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """On CUDA it is an error of its own; a CPU does not need it."""
-    monkeypatch.setattr(triton_kernel, "triton_version", lambda: None)
+    monkeypatch.setattr(triton_kernel, "version_of", lambda name: None)
     with pytest.raises(
         ToolMissing, match=r"Triton is not installed, which compiles fused_gelu_add\.gelu_add"
     ) as caught:

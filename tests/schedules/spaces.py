@@ -20,7 +20,6 @@ from relaxc.schedules.cpu.gemm.matmul_packed import MatmulPacked
 from relaxc.schedules.hardware import cpu_of
 from relaxc.schedules.ir.dtypes import is_float
 from relaxc.schedules.operators import Attention
-from relaxc.schedules.planned import space_of
 from relaxc.schedules.template import Declined, Rule, Schedule
 from relaxc.service.lowering import pipeline
 from relaxc.service.lowering.target import resolve, to_tvm
@@ -267,7 +266,7 @@ def functions(case: Case, dtype: str, target: str) -> list[Any]:
     """Return the PrimFuncs of a case that its rule takes, or the one that a plain case is."""
     asked, aim = rule(case.rule), to_tvm(resolve(target))
     made = case.make(dtype, target)
-    taken = [func for func in made if not isinstance(space_of(asked, func, aim), Declined)]
+    taken = [func for func in made if not isinstance(asked.points(func, aim), Declined)]
     own = [func for func in taken if first_rule(func, target) is asked] if len(made) > 1 else taken
     assert own, f"{case.rule} takes nothing of {case.name} in {dtype}"
     return own
@@ -276,13 +275,13 @@ def functions(case: Case, dtype: str, target: str) -> list[Any]:
 def first_rule(func: Any, target: str) -> Rule:
     """Return the rule that schedules `func` where it is untuned."""
     aim = to_tvm(resolve(target))
-    return next(each for each in cpu.RULES if not isinstance(space_of(each, func, aim), Declined))
+    return next(each for each in cpu.RULES if not isinstance(each.points(func, aim), Declined))
 
 
 def points(func: Any, asked: Rule, target: str, most: int, seed: int = 0) -> list[Point]:
     """Return all points of a rule's space, or `most` of them drawn with a seed; the default is the first."""
     aim = to_tvm(resolve(target))
-    space, default = space_of(asked, func, aim), asked.apply(func, aim)
+    space, default = asked.points(func, aim), asked.apply(func, aim)
     assert not isinstance(space, Declined)
     assert isinstance(default, Schedule)
     drawn = random.Random(seed).sample(range(space.size), min(most, space.size))

@@ -8,7 +8,6 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from relaxc.schedules import cpu, cuda
-from relaxc.schedules.planned import space_of
 from relaxc.schedules.template import Declined, Schedule
 from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import legalized
@@ -75,7 +74,7 @@ def test_a_decline_has_a_reason(asked, of):
         return
     if isinstance(result, Declined):
         assert 8 < len(result.reason) < 120 and asked != of
-        assert isinstance(space_of(rule(asked), function(of), to_tvm(resolve("x86-64-v4"))), Declined)
+        assert isinstance(rule(asked).points(function(of), to_tvm(resolve("x86-64-v4"))), Declined)
 
 
 @pytest.mark.parametrize("name", CASES)

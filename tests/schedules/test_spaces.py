@@ -12,7 +12,7 @@ from relaxc.schedules.cpu import planning
 from relaxc.schedules.hardware import cpu_of
 from relaxc.schedules.operators import BlockMatmul, Conv2d, Depthwise2d, Matmul, Pool2d
 from relaxc.schedules.plan import plan_of
-from relaxc.schedules.planned import Planned, space_of
+from relaxc.schedules.planned import Planned
 from relaxc.schedules.template import Declined, Schedule
 from relaxc.service.lowering.target import resolve, to_tvm
 from tests.schedules.cpu.gemm.test_matmul_packed import cpu_named
@@ -41,7 +41,7 @@ def test_the_default_is_a_point_of_the_space(case: Case, dtype: str, bits: int) 
     """A record of the default must be taken again, in every dtype and for every vector width."""
     asked, target = rule(case.rule), to_tvm(resolve(WIDTHS[bits]))
     for func in functions(case, dtype, WIDTHS[bits]):
-        default, space = asked.apply(func, target), space_of(asked, func, target)
+        default, space = asked.apply(func, target), asked.points(func, target)
         assert isinstance(default, Schedule), default
         assert not isinstance(space, Declined), space
         outside = {key: value for key, value in default.parameters.items() if value not in space.values[key]}
@@ -55,7 +55,7 @@ def test_the_default_is_a_point_of_the_space(case: Case, dtype: str, bits: int) 
 def test_a_template_with_plans_refuses_no_point_that_it_lists(case: Case, dtype: str, bits: int) -> None:
     asked, target = rule(case.rule), to_tvm(resolve(WIDTHS[bits]))
     for func in functions(case, dtype, WIDTHS[bits]) if isinstance(asked, Planned) else ():
-        space, plan = space_of(asked, func, target), plan_of(func)
+        space, plan = asked.points(func, target), plan_of(func)
         assert not isinstance(space, Declined) and plan is not None
         cpu = cpu_of(target)
         assert {asked.refusal(plan.operator, point, cpu) for point in space.listed} == {""}

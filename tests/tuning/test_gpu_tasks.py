@@ -15,7 +15,6 @@ from benchmarks.gpu import gemm_cases
 from relaxc.schedules.cuda.conv.compute import Windows
 from relaxc.schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from relaxc.schedules.hardware import gpu_of
-from relaxc.schedules.planned import searched, space_of
 from relaxc.schedules.template import Declined, Schedule
 from relaxc.service.errors import InvalidOption, MachineMismatch
 from relaxc.service.lowering.schedule import schedule
@@ -67,7 +66,7 @@ def test_each_point_of_a_task_is_another_kernel(found: FoundTasks) -> None:
     product = found.tasks[0]
     rule, func = GemmSm90(), functions()["product"]
     assert (product.rule, product.weight, product.points[0]) == ("cuda.gemm_sm90", 12, product.default)
-    every, distinct = space_of(rule, func, TARGET), searched(rule, func, TARGET)
+    every, distinct = rule.points(func, TARGET), rule.searched(func, TARGET)
     assert not isinstance(every, Declined) and not isinstance(distinct, Declined)
     assert product.points == distinct.listed and 2 < product.size < every.size
     form = rule.match(func)

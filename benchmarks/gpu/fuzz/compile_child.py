@@ -94,7 +94,6 @@ def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:
     A case that names its rule asks it before the others.
     """
     from relaxc.schedules.cuda import RULES
-    from relaxc.schedules.cuda.common.template import HopperTemplate
     from relaxc.schedules.template import Declined
     from relaxc.service.lowering.apply import apply_rule
     from relaxc.service.lowering.target import resolve, to_tvm
@@ -102,13 +101,13 @@ def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:
     target, chance, declined = to_tvm(resolve(drawn.target)), drawn.chooser(), []
     meant = getattr(drawn.case, "rule", "")
     for rule in sorted(RULES, key=lambda rule: rule.name != meant):
-        found = rule.choices(func, target) if drawn.pointed and isinstance(rule, HopperTemplate) else {}
-        space = {} if isinstance(found, Declined) else found
+        found = rule.points(func, target) if drawn.pointed and rule.since else Declined("no point is drawn")
+        space = {} if isinstance(found, Declined) else found.values
         for _ in range(_TRIES if space else 0):
             made = apply_rule(rule, func, target, {name: chance.choice(list(of)) for name, of in space.items()})
             if not isinstance(made, str):
                 return rule.name, made
-        proposed = rule.proposed(func, target) if meant == rule.name and isinstance(rule, HopperTemplate) else None
+        proposed = rule.proposed(func, target) if meant == rule.name and rule.since else None
         made = apply_rule(rule, func, target, None if isinstance(proposed, Declined) else proposed)
         if not isinstance(made, str):
             return rule.name, made

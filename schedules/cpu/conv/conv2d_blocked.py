@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,23 +56,8 @@ class Conv2dBlocked(Planned[Conv2d]):
         ("int8", "int8", "int32"),
     )
     kernel = "conv2d"
+    plans = blocked_plan
     repacks = True
-
-    def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
-        """See `Planned`."""
-        return self.wrong_dtypes(operator) or blocked_plan.refusal(operator, parameters, cpu)
-
-    def default(self, operator: Conv2d, cpu: Cpu) -> Mapping[str, int]:
-        """See `Planned`."""
-        return blocked_plan.default(operator, cpu)
-
-    def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
-        """See `Planned`."""
-        return () if self.wrong_dtypes(operator) else blocked_plan.points(operator, cpu)
-
-    def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
-        """See `Planned`."""
-        return blocked_plan.estimate(operator, parameters, cpu)
 
     def compute(self, plan: Plan) -> Callable[..., Any]:
         """See `Planned`."""

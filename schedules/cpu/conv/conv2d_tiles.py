@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,23 +54,12 @@ class Conv2dTiles(Planned[Conv2d]):
     computes = Conv2d
     dtypes = tuple((*pair, accumulator_of(pair[1])) for pair in tile_registers.dtypes)
     kernel = "conv2d"
+    plans = tiles_plan
     repacks = True
-
-    def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
-        """See `Planned`."""
-        return self.wrong_dtypes(operator) or tiles_plan.refusal(operator, parameters, cpu)
 
     def default(self, operator: Conv2d, cpu: Cpu) -> Mapping[str, int] | None:
         """See `Planned`."""
         return None if self.wrong_dtypes(operator) else tiles_plan.default(operator, cpu)
-
-    def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
-        """See `Planned`."""
-        return () if self.wrong_dtypes(operator) else tiles_plan.points(operator, cpu)
-
-    def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
-        """See `Planned`."""
-        return tiles_plan.estimate(operator, parameters, cpu)
 
     def compute(self, plan: Plan) -> Callable[..., Any]:
         """See `Planned`."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tvm import s_tir
 
 from relaxc.schedules.cpu.common.nest import lanes_of, schedule_nests
-from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import analysis, moves, tir
 from relaxc.schedules.ir.contraction import Contraction, find
 from relaxc.schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
 from relaxc.schedules.ir.work import work_of
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.template import Choices, Declined, Parameters, Template
 
 __all__ = ["Depthwise"]
 
@@ -18,7 +18,7 @@ MAX_UNROLLED = 25
 """Kernel elements up to which the kernel loops are unrolled."""
 
 
-class Depthwise:
+class Depthwise(Template[Contraction, Cpu]):
     """`C[n, c, y, x] = epilogue(sum over i, j of D[n, c, y*s + i*d, x*s + j*d] * W[c, i, j])`.
 
     for n, c in parallel:
@@ -29,30 +29,22 @@ class Depthwise:
     name = "cpu.depthwise"
     version = 2
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        cpu = cpu_of(target)
-        found = self._match(func)
-        if isinstance(found, Declined):
-            return found
-        p = {"lanes": lanes_of(found.block, cpu)}
-        if parameters is not None:
-            check(parameters, self._choices(p["lanes"]))
-            p = dict(parameters)
-        sch = self._schedule(func, found, p["lanes"], work_of(func).known_flops, cpu.cores)
-        return sch if isinstance(sch, Declined) else Schedule(schedule_nests(sch.mod["main"], cpu), p)
+    def default(self, form: Contraction, cpu: Cpu) -> Parameters:
+        """See `Template`."""
+        return {"lanes": lanes_of(form.block, cpu)}
 
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        found = self._match(func)
-        return found if isinstance(found, Declined) else self._choices(lanes_of(found.block, cpu_of(target)))
-
-    @staticmethod
-    def _choices(lanes: int) -> Choices:
-        """From a quarter of a vector, where columns are few, to two vectors."""
+    def space(self, form: Contraction, cpu: Cpu) -> Choices:
+        """Return from a quarter of a vector, where columns are few, to two vectors."""
+        lanes = lanes_of(form.block, cpu)
         return {"lanes": tuple(n for n in (lanes // 4, lanes // 2, lanes, 2 * lanes) if n > 1 or n == lanes)}
 
-    def _match(self, func: PrimFunc) -> Contraction | Declined:
+    def emit(self, func: PrimFunc, form: Contraction, parameters: Parameters, cpu: Cpu) -> PrimFunc | Declined:
+        """See `Template`."""
+        sch = self._schedule(func, form, parameters["lanes"], work_of(func).known_flops, cpu.cores)
+        return sch if isinstance(sch, Declined) else schedule_nests(sch.mod["main"], cpu)
+
+    def matched(self, func: PrimFunc, target: Target) -> Contraction | Declined:
+        """Return the contraction of one output channel a group."""
         sch = s_tir.Schedule(func)
         moves.inline_producers(sch)
         merged = find(sch.mod["main"])

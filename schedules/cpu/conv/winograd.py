@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,24 +61,13 @@ class Winograd(Planned[Conv2d]):
     computes = Conv2d
     dtypes = (("float32", "float32", "float32"),)
     kernel = "winograd_conv2d"
+    plans = winograd_plan
     repacks = enlarges = decides = True
-
-    def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
-        """See `Planned`."""
-        return self.wrong_dtypes(operator) or winograd_plan.refusal(operator, parameters, cpu)
 
     def default(self, operator: Conv2d, cpu: Cpu) -> Mapping[str, int] | None:
         """See `Planned`: none where the direct method is estimated to be faster."""
         takes = winograd_plan.is_winograd(operator, cpu) and not self.wrong_dtypes(operator)
         return winograd_plan.default(operator, cpu) if takes else None
-
-    def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
-        """See `Planned`."""
-        return () if self.wrong_dtypes(operator) else winograd_plan.points(operator, cpu)
-
-    def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
-        """See `Planned`."""
-        return winograd_plan.estimate(operator, parameters, cpu)
 
     def compute(self, plan: Plan) -> Callable[..., Any]:
         """See `Planned`."""

@@ -26,7 +26,7 @@ from relaxc.schedules.ir.types import Expr
 from relaxc.schedules.operators import Conv2d
 from relaxc.schedules.plan import PLAN, Plan
 
-__all__ = ["KERNEL", "POINTS", "amplification", "conv2d", "matrices", "transform_weight"]
+__all__ = ["KERNEL", "POINTS", "conv2d", "matrices", "transform_weight"]
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -66,15 +66,6 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
         low, high = [root * c for c in coefficients] + [Fraction(0)], [Fraction(0), *coefficients]
         coefficients = [a - b for a, b in zip(high, low, strict=True)]
     return tuple(coefficients)
-
-
-def amplification(size: int) -> float:
-    """Return the factor c in |error| <= c (n eps) max |d| sum |g| for sums of n roundings; 1 for the direct method.
-
-    The largest `(sum over j of |A^T[i, j]| |G[j, k]| sum |B^T[j, :]|)^2`, the square for two dimensions.
-    """
-    result, kernel, data = (np.abs(_array(matrix)) for matrix in matrices(size))
-    return float(((result * data.sum(axis=1)) @ kernel).max() ** 2)
 
 
 def _array(matrix: Matrix) -> Array:

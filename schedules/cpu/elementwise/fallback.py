@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from relaxc.schedules.cpu.common.nest import schedule_nests
 from relaxc.schedules.cpu.gemm.matmul import inlined
-from relaxc.schedules.hardware import cpu_of
+from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir.types import PrimFunc, Target
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.template import Parameters, Template
 
 __all__ = ["Fallback"]
 
 
-class Fallback:
+class Fallback(Template[PrimFunc, Cpu]):
     """Takes every PrimFunc: sorts, scans, scatters, tuple reductions, symbolic sizes, opaque blocks.
 
     A nest that TVM refuses a step on stays as it was: steps are taken on a copy.
@@ -20,11 +20,10 @@ class Fallback:
     name = "cpu.fallback"
     version = 2
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`; never declines."""
-        check(parameters or {}, {})
-        return Schedule(schedule_nests(inlined(func), cpu_of(target), careful=True))
+    def matched(self, func: PrimFunc, target: Target) -> PrimFunc:
+        """Return `func` with what can be inlined; never declines."""
+        return inlined(func)
 
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """There is one point: nothing is chosen."""
-        return {}
+    def emit(self, func: PrimFunc, form: PrimFunc, parameters: Parameters, cpu: Cpu) -> PrimFunc:
+        """See `Template`."""
+        return schedule_nests(form, cpu, careful=True)

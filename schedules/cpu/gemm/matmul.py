@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from tvm import s_tir
 
 from relaxc.schedules.cpu.common.nest import rows_are_contiguous, schedule_nests
 from relaxc.schedules.cpu.gemm import register_blocked as gemm
-from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import moves
 from relaxc.schedules.ir.contraction import Contraction, find
 from relaxc.schedules.ir.types import PrimFunc, Target
 from relaxc.schedules.ir.work import work_of
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule
+from relaxc.schedules.template import Choices, Declined, Parameters, Template
 
-__all__ = ["Matmul", "inlined", "schedule_contraction"]
+__all__ = ["ByRegisters", "Matmul", "inlined"]
 
 FEW_ROWS = 4
 
 
-class Matmul:
+_Form = tuple[PrimFunc, Contraction]
+
+
+class ByRegisters(Template[_Form, Cpu]):
+    """A contraction by the register block of `register_blocked`, and each further nest of its PrimFunc on its own."""
+
+    def matched(self, func: PrimFunc, target: Target) -> _Form | Declined:
+        """Return the contraction, and the PrimFunc without stages that can be inlined."""
+        func = inlined(func)
+        found = find(func)
+        if isinstance(found, Declined):
+            return found
+        reason = self.refused(found)
+        return Declined(reason) if reason else (func, found)
+
+    @abstractmethod
+    def refused(self, found: Contraction) -> str:
+        """Return why a contraction is for another template, or ''."""
+
+    def default(self, form: _Form, cpu: Cpu) -> Parameters:
+        """See `Template`."""
+        return gemm.default(form[1], cpu).to_dict()
+
+    def space(self, form: _Form, cpu: Cpu) -> Choices:
+        """See `Template`."""
+        return gemm.choices(form[1], cpu)
+
+    def emit(self, func: PrimFunc, form: _Form, parameters: Parameters, cpu: Cpu) -> PrimFunc:
+        """See `Template`."""
+        inner, found = form
+        sch = gemm.schedule(inner, found, gemm.Blocking(**parameters), work_of(inner).known_flops, cpu.cores)
+        return schedule_nests(sch.mod["main"], cpu)
+
+
+class Matmul(ByRegisters):
     """`C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B in either layout, sizes symbolic or not.
 
     16-bit floats are summed in fp32. Declines what is no sum of products, a convolution, and few rows
@@ -28,27 +64,13 @@ class Matmul:
     name = "cpu.matmul"
     version = 1
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        cpu, func = cpu_of(target), inlined(func)
-        found = self._match(func)
-        return found if isinstance(found, Declined) else schedule_contraction(func, found, cpu, parameters)
-
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        found = self._match(inlined(func))
-        return found if isinstance(found, Declined) else gemm.choices(found, cpu_of(target))
-
-    def _match(self, func: PrimFunc) -> Contraction | Declined:
-        found = find(func)
-        if isinstance(found, Declined):
-            return found
+    def refused(self, found: Contraction) -> str:
+        """See `ByRegisters`."""
         if len(found.reduced) != 1:
-            return Declined(f"it reduces over {len(found.reduced)} axes: a convolution")
+            return f"it reduces over {len(found.reduced)} axes: a convolution"
         rows = found.size(found.m)
-        if isinstance(rows, int) and rows <= FEW_ROWS and rows_are_contiguous(found.block):
-            return Declined(f"{rows} rows against a contiguous k are row reductions")
-        return found
+        few = isinstance(rows, int) and rows <= FEW_ROWS and rows_are_contiguous(found.block)
+        return f"{rows} rows against a contiguous k are row reductions" if few else ""
 
 
 def inlined(func: PrimFunc) -> PrimFunc:
@@ -56,10 +78,3 @@ def inlined(func: PrimFunc) -> PrimFunc:
     sch = s_tir.Schedule(func)
     moves.inline_producers(sch)
     return sch.mod["main"]
-
-
-def schedule_contraction(func: PrimFunc, c: Contraction, cpu: Cpu, parameters: Parameters | None) -> Schedule:
-    """Apply the GEMM template to `c`, and schedule each further nest of `func` on its own."""
-    blocking = gemm.default(c, cpu) if parameters is None else gemm.from_parameters(parameters, gemm.choices(c, cpu))
-    sch = gemm.schedule(func, c, blocking, work_of(func).known_flops, cpu.cores)
-    return Schedule(schedule_nests(sch.mod["main"], cpu), blocking.to_dict())

@@ -14,9 +14,9 @@ from relaxc.schedules.ir import moves, tir
 from relaxc.schedules.ir.contraction import Contraction
 from relaxc.schedules.ir.dtypes import dtype_bits
 from relaxc.schedules.ir.types import PrimFunc, TirSchedule
-from relaxc.schedules.template import Choices, Parameters, check
+from relaxc.schedules.template import Choices
 
-__all__ = ["Blocking", "choices", "default", "from_parameters", "schedule"]
+__all__ = ["Blocking", "choices", "default", "schedule"]
 
 MAX_ROWS = 14
 MAX_VECTORS = 6
@@ -73,12 +73,6 @@ def choices(c: Contraction, cpu: Cpu) -> Choices:
         "packed": (first.packed,),
         "row_tasks": tuple(range(1, 2 * cpu.cores + 1)) if first.packed and isinstance(c.size(c.m), int) else (1,),
     }
-
-
-def from_parameters(parameters: Parameters, allowed: Choices) -> Blocking:
-    """Return the blocking that `Blocking.to_dict` described. Raise ValueError for one that `choices` does not have."""
-    check(parameters, allowed)
-    return Blocking(**parameters)
 
 
 def _rows(c: Contraction) -> int:

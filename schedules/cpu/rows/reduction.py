@@ -9,11 +9,11 @@ from tvm import s_tir
 from relaxc.schedules.cpu.common.nest import contiguous_suffix, finish_reduction, lanes_of, vectorize_partial
 from relaxc.schedules.cpu.gemm.matmul import inlined
 from relaxc.schedules.cpu.rows.partial_sums import PARTIAL, row_form
-from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir import analysis, moves
 from relaxc.schedules.ir.types import PrimFunc, Target, TirSchedule
 from relaxc.schedules.ir.work import work_of
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.template import Choices, Declined, Parameters, Template
 
 __all__ = ["Reduction"]
 
@@ -27,7 +27,10 @@ class _Stages:
     rows: int
 
 
-class Reduction:
+_Form = tuple[PrimFunc, _Stages]
+
+
+class Reduction(Template[_Form, Cpu]):
     """`out[r, i] = f(x[r, i], reduce over j of g(x[r, j]), …)`, any number of reductions after each other.
 
         for r in parallel:
@@ -40,27 +43,24 @@ class Reduction:
     name = "cpu.reduction"
     version = 1
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        cpu, func = cpu_of(target), inlined(func)
-        stages = _stages(func)
-        if isinstance(stages, Declined):
-            return stages
-        lanes = _lanes(func, stages, cpu)
-        if parameters is not None:
-            check(parameters, _choices(lanes))
-            lanes = parameters["lanes"]
-        return Schedule(_schedule(func, stages, lanes, cpu), {"lanes": lanes})
-
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `relaxc.schedules.template.Rule`."""
+    def matched(self, func: PrimFunc, target: Target) -> _Form | Declined:
+        """Return the stages, and the PrimFunc that has no others."""
         func = inlined(func)
         stages = _stages(func)
-        return stages if isinstance(stages, Declined) else _choices(_lanes(func, stages, cpu_of(target)))
+        return stages if isinstance(stages, Declined) else (func, stages)
 
+    def default(self, form: _Form, cpu: Cpu) -> Parameters:
+        """See `Template`."""
+        return {"lanes": _lanes(*form, cpu)}
 
-def _choices(lanes: int) -> Choices:
-    return {"lanes": tuple(lanes << doubled for doubled in range(3))}
+    def space(self, form: _Form, cpu: Cpu) -> Choices:
+        """See `Template`."""
+        lanes = _lanes(*form, cpu)
+        return {"lanes": tuple(lanes << doubled for doubled in range(3))}
+
+    def emit(self, func: PrimFunc, form: _Form, parameters: Parameters, cpu: Cpu) -> PrimFunc:
+        """See `Template`."""
+        return _schedule(*form, parameters["lanes"], cpu)
 
 
 def _lanes(func: PrimFunc, stages: _Stages, cpu: Cpu) -> int:

@@ -6,17 +6,18 @@ from relaxc.schedules.cpu.common.nest import lanes_of
 from relaxc.schedules.cpu.gemm.matmul import inlined
 from relaxc.schedules.cpu.rows.program import row_program
 from relaxc.schedules.cpu.rows.stages import RowFunction, row_function
-from relaxc.schedules.hardware import Cpu, cpu_of
+from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.ir.types import PrimFunc, Target
 from relaxc.schedules.ir.work import work_of, worth_parallel
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule, check
+from relaxc.schedules.template import Choices, Declined, Parameters, Template
 
 __all__ = ["Rows"]
 
 _UNROLL = (1, 2, 4, 8)
+_Form = tuple[PrimFunc, RowFunction]
 
 
-class Rows:
+class Rows(Template[_Form, Cpu]):
     """`out[r, i] = f(x[r, i], reduce over j of g(x[r, j]), …)`, any number of reductions after each other.
 
     One pass over memory: a row's stages run while it is in the cache, those that need no result of each other in the
@@ -29,22 +30,27 @@ class Rows:
     name = "cpu.rows"
     version = 3
 
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        cpu, func = cpu_of(target), inlined(func)
+    def matched(self, func: PrimFunc, target: Target) -> _Form | Declined:
+        """Return the stages of a row, and the PrimFunc that has no others."""
+        func = inlined(func)
         found = row_function(func)
-        if isinstance(found, Declined):
-            return found
-        chosen = _default(found, cpu) if parameters is None else dict(parameters)
-        check(chosen, _choices(found, cpu))
-        work = work_of(func).known_flops
-        parallel = cpu.cores > 1 and worth_parallel(work)
-        return Schedule(row_program(func, found, parallel=parallel, ahead=_leaves_l2(func, cpu), **chosen), chosen)
+        return found if isinstance(found, Declined) else (func, found)
 
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        found = row_function(inlined(func))
-        return found if isinstance(found, Declined) else _choices(found, cpu_of(target))
+    def default(self, form: _Form, cpu: Cpu) -> Parameters:
+        """Return accumulators that hide the latency of an addition, and leave registers for what is added."""
+        wanted = min(cpu.fma_in_flight, cpu.vector_registers // 4)
+        return {"lanes": _lanes(form[1], cpu), "unroll": max(u for u in _UNROLL if u <= wanted)}
+
+    def space(self, form: _Form, cpu: Cpu) -> Choices:
+        """See `Template`."""
+        lanes = _lanes(form[1], cpu)
+        return {"lanes": (lanes, 2 * lanes), "unroll": _UNROLL}
+
+    def emit(self, func: PrimFunc, form: _Form, parameters: Parameters, cpu: Cpu) -> PrimFunc:
+        """See `Template`."""
+        inner, found = form
+        parallel = cpu.cores > 1 and worth_parallel(work_of(inner).known_flops)
+        return row_program(inner, found, parallel=parallel, ahead=_leaves_l2(inner, cpu), **parameters)
 
 
 def _leaves_l2(func: PrimFunc, cpu: Cpu) -> bool:
@@ -55,14 +61,3 @@ def _leaves_l2(func: PrimFunc, cpu: Cpu) -> bool:
 
 def _lanes(found: RowFunction, cpu: Cpu) -> int:
     return min(lanes_of(stage.block, cpu) for stage in found.stages)
-
-
-def _choices(found: RowFunction, cpu: Cpu) -> Choices:
-    lanes = _lanes(found, cpu)
-    return {"lanes": (lanes, 2 * lanes), "unroll": _UNROLL}
-
-
-def _default(found: RowFunction, cpu: Cpu) -> dict[str, int]:
-    """Accumulators that hide the latency of an addition, and leave registers for what is added."""
-    wanted = min(cpu.fma_in_flight, cpu.vector_registers // 4)
-    return {"lanes": _lanes(found, cpu), "unroll": max(u for u in _UNROLL if u <= wanted)}

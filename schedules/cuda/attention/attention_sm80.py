@@ -13,7 +13,7 @@ from relaxc.schedules.cuda.attention.text import AT_CALL, constants, functions
 from relaxc.schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
@@ -21,7 +21,7 @@ from relaxc.schedules.template import Choices, Declined, Parameters
 __all__ = ["AttentionSm80", "kernel"]
 
 
-class AttentionSm80(AmpereTemplate[Attention]):
+class AttentionSm80(TextTemplate[Attention]):
     """`out[b, h, m, :] = sum over n of softmax over n of logit(q[b, h, m, :] · k[b, h / group, n, :]) * v[…, n, :]`.
 
     Parameters: `rows`, queries of a tile, and `warp`, those of a warp; `block` keys a step, `stages` steps in shared
@@ -32,21 +32,21 @@ class AttentionSm80(AmpereTemplate[Attention]):
     version = 1
 
     def match(self, func: PrimFunc) -> Attention | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         return found if isinstance(found, Declined) or found.symbols else packed(found)
 
-    def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Attention, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return choices(form.guessed(), gpu)
 
-    def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Attention, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return default(form.guessed(), gpu)
 
     def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
-        tile = WarpTile.of(parameters)
+        """See `TextTemplate`."""
+        tile = WarpTile(**parameters)
         return Declined(reason) if (reason := refusal(tile, form.guessed(), gpu)) else kernel(form, tile, gpu)
 
 

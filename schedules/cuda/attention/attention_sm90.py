@@ -10,7 +10,7 @@ from relaxc.schedules.cuda.attention.form import Attention, match
 from relaxc.schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
 from relaxc.schedules.cuda.attention.tile import MOST_ROUNDED, Tile, choices, default, order
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
@@ -18,7 +18,7 @@ from relaxc.schedules.template import Choices, Declined, Parameters
 __all__ = ["AttentionSm90"]
 
 
-class AttentionSm90(HopperTemplate[Attention]):
+class AttentionSm90(TextTemplate[Attention]):
     """`out[b, h, m, :] = sum over n of softmax over n of logit(q[b, h, m, :] · k[b, h / group, n, :]) * v[…, n, :]`.
 
     Parameters: `consumers`, warpgroups of 64 queries; `block` keys a step; `per_sm`, CTAs on an SM.
@@ -26,9 +26,10 @@ class AttentionSm90(HopperTemplate[Attention]):
 
     name = "cuda.attention_sm90"
     version = 2
+    since = "sm_90a"
 
     def match(self, func: PrimFunc) -> Attention | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if not isinstance(found, Declined) and found.symbols:
             return Declined("its sizes are symbolic")
@@ -38,17 +39,17 @@ class AttentionSm90(HopperTemplate[Attention]):
             return Declined(f"it rounds the weights of more than {MOST_ROUNDED} keys, or columns")
         return found
 
-    def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Attention, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return choices(form, gpu)
 
-    def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Attention, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return default(form, gpu)
 
     def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
-        tile = Tile.of(parameters)
+        """See `TextTemplate`."""
+        tile = Tile(**parameters)
         return kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
 
 

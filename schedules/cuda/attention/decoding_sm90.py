@@ -15,7 +15,7 @@ from relaxc.schedules.cuda.attention.form import Attention, match
 from relaxc.schedules.cuda.attention.strides import Heads
 from relaxc.schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir.types import PrimFunc
 from relaxc.schedules.template import Choices, Declined, Parameters
@@ -115,7 +115,7 @@ def _rows(attention: Attention) -> int:
     return _FEW_ROWS if _is_few(attention) else _ROWS
 
 
-class DecodingSm90(HopperTemplate[Attention]):
+class DecodingSm90(TextTemplate[Attention]):
     """`out[b, h, m, :] = sum over n of softmax over n of logit(q[b, h, m, :] · k[b, h / group, n, :]) * v[…, n, :]`.
 
     Parameters: `splits`, CTAs that share the keys; `block` keys a step; `share`, CTAs that an SM holds.
@@ -123,9 +123,10 @@ class DecodingSm90(HopperTemplate[Attention]):
 
     name = "cuda.decoding_sm90"
     version = 3
+    since = "sm_90a"
 
     def match(self, func: PrimFunc) -> Attention | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if isinstance(found, Declined):
             return found
@@ -143,7 +144,7 @@ class DecodingSm90(HopperTemplate[Attention]):
         return found
 
     def outdone(self, form: Attention, gpu: Gpu) -> str:
-        """See `HopperTemplate`: with a tile for each SM there is nothing to share, only a merge to wait for.
+        """See `TextTemplate`: with a tile for each SM there is nothing to share, only a merge to wait for.
 
         Heads that share keys are read once here: 32x32x1, 4096x128 with 8 of keys takes 181 us on an H100, there 260.
         """
@@ -151,12 +152,12 @@ class DecodingSm90(HopperTemplate[Attention]):
             return ""
         return "every SM has queries of its own" if form.batch * form.heads > gpu.sms else ""
 
-    def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`; a point that does not fit is refused."""
+    def space(self, form: Attention, gpu: Gpu) -> Choices:
+        """See `TextTemplate`; a point that does not fit is refused."""
         return {"splits": _SPLITS, "block": _BLOCKS, "share": _SHARES}
 
-    def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: by warps where queries are few. A warpgroup was faster with CTAs up to what the device
+    def default(self, form: Attention, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`: by warps where queries are few. A warpgroup was faster with CTAs up to what the device
         has, or two an SM where there are more, and keys that fill one.
         """
         if _is_few(form):
@@ -169,7 +170,7 @@ class DecodingSm90(HopperTemplate[Attention]):
         return asdict(best if filling or not beside.fits(form, gpu) else beside)
 
     def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         tile = _Tile(**parameters)
         return _kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
 

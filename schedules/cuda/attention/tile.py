@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 
 from relaxc.schedules.cuda.attention.form import Attention
@@ -45,15 +45,6 @@ class Tile:
     consumers: int
     block: int
     per_sm: int
-
-    @staticmethod
-    def of(parameters: Parameters) -> Tile:
-        """Return the tile with these parameters."""
-        return Tile(*(parameters[name] for name in ("consumers", "block", "per_sm")))
-
-    def parameters(self) -> Parameters:
-        """Return the parameters by name."""
-        return {"consumers": self.consumers, "block": self.block, "per_sm": self.per_sm}
 
     @property
     def rows(self) -> int:
@@ -156,9 +147,10 @@ def default(attention: Attention, gpu: Gpu) -> Parameters:
     equal = _EQUAL * min(cycles.values())
     # Long keys are streamed from L2 once a tile: of tiles that take the same, that of most queries.
     rows = 1 if attention.keys >= _LONG else 0
-    return min(
+    best = min(
         cycles, key=lambda tile: (cycles[tile] > equal, -tile.rows * rows, cycles[tile], -tile.per_sm, tile.block)
-    ).parameters()
+    )
+    return asdict(best)
 
 
 def order(tile: Tile, attention: Attention, gpu: Gpu) -> tuple[Sequence[int], Sequence[int]] | None:

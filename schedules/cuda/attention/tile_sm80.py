@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
@@ -32,7 +32,6 @@ _WARP, _STEP = 100, 400
 _TILE, _FIRST = 2240, 3700
 _LOGIT = 0.47
 """How many scores a cycle where each has a mask, to those without."""
-_NAMES = ("rows", "warp", "block", "stages", "slices")
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,6 @@ class WarpTile:
     block: int
     stages: int
     slices: int
-
-    @staticmethod
-    def of(parameters: Parameters) -> WarpTile:
-        """Return the tile with these parameters."""
-        return WarpTile(*(parameters[name] for name in _NAMES))
-
-    def parameters(self) -> Parameters:
-        """Return the parameters by name."""
-        return {name: getattr(self, name) for name in _NAMES}
 
     @property
     def warps(self) -> int:
@@ -159,7 +149,7 @@ def default(attention: Attention, gpu: Gpu) -> Parameters:
     fitting = (tile for tile in points if not refusal(tile, attention, gpu))
     tiles = [tile for tile in fitting if tile.registers(attention) <= _MOST_BY_DEFAULT]
     cycles = {tile: tile.cycles(attention, gpu) for tile in tiles}
-    return min(tiles, key=lambda tile: (cycles[tile], -tile.stages, tile.threads)).parameters()
+    return asdict(min(tiles, key=lambda tile: (cycles[tile], -tile.stages, tile.threads)))
 
 
 def _multiply_adds(attention: Attention, gpu: Gpu) -> float:

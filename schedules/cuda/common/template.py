@@ -1,84 +1,53 @@
-"""What the templates of CUDA text have in common: how each is a Rule, for Hopper and before it."""
+"""What the templates of CUDA text have in common: which devices have their instructions, and how a launch is made."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import abstractmethod
 from dataclasses import replace
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from relaxc.schedules.cuda.common.expression import LOW
 from relaxc.schedules.cuda.common.kernel import TextKernel
 from relaxc.schedules.cuda.common.sizes import unbound_size
 from relaxc.schedules.hardware import Gpu, gpu_of
 from relaxc.schedules.ir.types import PrimFunc, Target
-from relaxc.schedules.template import Choices, Declined, Parameters, Points, Schedule, check
+from relaxc.schedules.template import Choices, Declined, Form, Parameters, Points, Template
 
-__all__ = ["AmpereTemplate", "HopperTemplate", "multiplied_on", "trusted", "trusting"]
-
-Form = TypeVar("Form")
-_trusted = [False]
+__all__ = ["TextTemplate", "multiplied_on"]
 
 
-def trusting() -> bool:
-    """Return whether what no GPU has run yet is taken as if one had."""
-    return _trusted[-1]
+class TextTemplate(Template[Form, Gpu]):
+    """A template whose subclass says what it takes, and which text computes it.
 
+    That is made of instructions that every device has `since` an architecture, or of those that sm_90a alone has.
+    """
 
-@contextmanager
-def trusted() -> Iterator[None]:
-    """Take what no GPU has run yet in this process, to measure it in a whole model."""
-    _trusted.append(True)
-    try:
-        yield
-    finally:
-        _trusted.pop()
+    since = "sm_80"
 
+    def matched(self, func: PrimFunc, target: Target) -> Form | Declined:
+        """See `Template`."""
+        reason = self.unfit(str(target.attrs["arch"])) or unbound_size(func)
+        return Declined(reason) if reason else self.match(func)
 
-class HopperTemplate(ABC, Generic[Form]):
-    """A rule for sm_90a whose subclass says what it takes, and which kernel computes it."""
-
-    name: str
-    version: int
-    since = "sm_90a"
-    """The architecture whose instructions it is made of."""
-
-    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        found = self._matched(func, target)
-        if isinstance(found, Declined):
-            return found
-        gpu = gpu_of(target)
-        if parameters is None:
-            reason = "" if trusting() else self.unconfirmed(found)
-            if reason := reason or self.outdone(found, gpu):
-                return Declined(reason)
-            parameters = self.default_of(found, gpu)
-        check(parameters, self.choices_of(found, gpu))
-        made = self.kernel_of(found, parameters, gpu)
+    def emit(self, func: PrimFunc, form: Form, parameters: Parameters, gpu: Gpu) -> PrimFunc | Declined:
+        """See `Template`."""
+        made = self.kernel_of(form, parameters, gpu)
         if isinstance(made, Declined):
             return made
-        launch = replace(made, overlaps=made.overlaps and gpu.has_early_launches)
-        return Schedule(launch.prim_func(func), parameters)
+        return replace(made, overlaps=made.overlaps and gpu.has_early_launches).prim_func(func)
 
-    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        found = self._matched(func, target)
-        return found if isinstance(found, Declined) else self.choices_of(found, gpu_of(target))
-
-    def distinct(self, func: PrimFunc, target: Target) -> Points | Declined:
-        """See `relaxc.schedules.template.Distinct`: many points of a space of tiles are one text and one launch."""
-        found = self._matched(func, target)
-        if isinstance(found, Declined):
-            return found
+    def searched(self, func: PrimFunc, target: Target) -> Points | Declined:
+        """See `Template`: many points of a space of tiles are one text and one launch; the untuned one is the first."""
+        form = self.matched(func, target)
+        if isinstance(form, Declined):
+            return form
         gpu = gpu_of(target)
-        space = self.choices_of(found, gpu)
+        space = self.space(form, gpu)
         every = (dict(zip(space, values, strict=True)) for values in product(*space.values()))
         kernels: dict[Any, Parameters] = {}
-        for point in (dict(self.default_of(found, gpu)), *every):
-            made = self.kernel_of(found, point, gpu)
+        for point in (dict(self.default(form, gpu)), *every):
+            made = self.kernel_of(form, point, gpu)
             if not isinstance(made, Declined):
                 kernels.setdefault(made.identity, point)
         if not kernels:
@@ -86,52 +55,29 @@ class HopperTemplate(ABC, Generic[Form]):
         listed = tuple(kernels.values())
         return Points({name: tuple(sorted({point[name] for point in listed})) for name in space}, listed)
 
-    def proposed(self, func: PrimFunc, target: Target) -> Parameters | Declined:
-        """Return the parameters that are estimated to be fastest, of what is declined as unconfirmed too."""
-        found = self._matched(func, target)
-        return found if isinstance(found, Declined) else self.default_of(found, gpu_of(target))
-
-    def _matched(self, func: PrimFunc, target: Target) -> Form | Declined:
-        reason = self.unfit(str(target.attrs["arch"])) or unbound_size(func)
-        return Declined(reason) if reason else self.match(func)
-
     def unfit(self, arch: str) -> str:
         """Return why a device of this architecture does not have the instructions, or ''."""
-        return "" if arch == "sm_90a" else "the device is not sm_90a"
+        if self.since == "sm_80":
+            return "" if _since_sm80(arch) else "the device is older than sm_80"
+        return "" if arch == self.since else f"the device is not {self.since}"
 
     @abstractmethod
     def match(self, func: PrimFunc) -> Form | Declined:
         """Return what `func` computes, or why it is not for this template."""
 
-    def unconfirmed(self, form: Form) -> str:
-        """Return why `form` is only taken at a point that is asked for: no GPU has run it yet; '' where one has."""
-        return ""
+    def default(self, form: Form, gpu: Gpu) -> Parameters:
+        """See `Template`."""
+        del form, gpu
+        return {}
 
-    def outdone(self, form: Form, gpu: Gpu) -> str:
-        """Return why a rule after this one is faster for `form`, which is then taken at a given point alone; or ''."""
-        return ""
-
-    @abstractmethod
-    def choices_of(self, form: Form, gpu: Gpu) -> Choices:
-        """Return the values of each parameter."""
-
-    @abstractmethod
-    def default_of(self, form: Form, gpu: Gpu) -> Parameters:
-        """Return the parameters that are estimated to be fastest."""
+    def space(self, form: Form, gpu: Gpu) -> Choices:
+        """See `Template`: all combinations."""
+        del form, gpu
+        return {}
 
     @abstractmethod
     def kernel_of(self, form: Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """Return the launch, or why the device does not hold it."""
-
-
-class AmpereTemplate(HopperTemplate[Form]):
-    """The same for kernels of instructions that sm_80 has, and every device after it."""
-
-    since = "sm_80"
-
-    def unfit(self, arch: str) -> str:
-        """See `HopperTemplate`."""
-        return "" if _since_sm80(arch) else "the device is older than sm_80"
 
 
 def multiplied_on(arch: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.conv.form import Conv2d, image_text, match
 from relaxc.schedules.cuda.gemm.gemm_sm80 import source, tiles_of
 from relaxc.schedules.cuda.gemm.tile_sm80 import WarpTile, choices, default, refusal
@@ -23,7 +23,7 @@ _MOST_TAPS = 16
 """Lines of a kernel, and columns: which of them are inside of the image is a bit each of one number."""
 
 
-class Conv2dSm80(AmpereTemplate[Conv2d]):
+class Conv2dSm80(TextTemplate[Conv2d]):
     """`C[n, y, x, o] = epilogue(sum over r, q, c of A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c])`.
 
     The parameters are those of `cuda.gemm_sm80`, of the product whose rows are the pixels of the result.
@@ -33,7 +33,7 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
     version = 2
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
-        """See `HopperTemplate`; the sum runs over all taps and channels, none of them twice."""
+        """See `TextTemplate`; the sum runs over all taps and channels, none of them twice."""
         found = match(func, by_copy_engine=False, at_call=True)
         if isinstance(found, Declined):
             return found
@@ -41,17 +41,17 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
             return Declined(f"its kernel is larger than {_MOST_TAPS}x{_MOST_TAPS}")
         return replace(found, k=found.taps * found.depth)
 
-    def choices_of(self, form: Conv2d, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Conv2d, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return choices(form)
 
-    def default_of(self, form: Conv2d, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Conv2d, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return default(form, gpu)
 
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
-        tile = WarpTile.of(parameters)
+        """See `TextTemplate`."""
+        tile = WarpTile(**parameters)
         return Declined(reason) if (reason := refusal(tile, form)) else kernel(form, tile, gpu)
 
 

@@ -12,7 +12,7 @@ from math import ceil
 
 from relaxc.schedules.cuda.common.expression import LOW
 from relaxc.schedules.cuda.common.kernel import ImageMap, TensorMap, TextKernel, text_of
-from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.conv.form import Conv2d, match
 from relaxc.schedules.cuda.gemm.gemm_sm90 import source
 from relaxc.schedules.cuda.gemm.tile import Tile, choices, default, refusal
@@ -24,7 +24,7 @@ from relaxc.schedules.template import Choices, Declined, Parameters
 __all__ = ["Conv2dSm90"]
 
 
-class Conv2dSm90(HopperTemplate[Conv2d]):
+class Conv2dSm90(TextTemplate[Conv2d]):
     """`C[n, y, x, o] = epilogue(sum over r, q, c of A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c])`.
 
     The parameters are those of `cuda.gemm_sm90`, of the product whose rows are the pixels of the result.
@@ -32,24 +32,25 @@ class Conv2dSm90(HopperTemplate[Conv2d]):
 
     name = "cuda.conv2d_sm90"
     version = 7
+    since = "sm_90a"
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return match(func)
 
-    def choices_of(self, form: Conv2d, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Conv2d, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return choices(form)
 
-    def default_of(self, form: Conv2d, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`; with overlapping rows of pixels to read from L2, two CTAs share the weights' way."""
+    def default(self, form: Conv2d, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`; with overlapping rows of pixels to read from L2, two CTAs share the weights' way."""
         found = default(form, gpu)
         tile = Tile.of(found)
         shared = form.by_rows and tile.rows == 128 and tile.parts == 1 and tile.tiles(form) >= 2 * gpu.sms
         return {**found, "cluster": 2} if shared else found
 
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         tile = Tile.of(parameters)
         return Declined(reason) if (reason := refusal(tile)) else kernel(form, tile, gpu)
 

@@ -11,7 +11,7 @@ from math import ceil
 
 from relaxc.schedules.cuda.common.expression import C_TYPES
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.conv.compute import VECTOR
 from relaxc.schedules.cuda.conv.form import Conv2d, match
 from relaxc.schedules.cuda.gemm.gemm_sm90 import multiply
@@ -85,7 +85,7 @@ class Strip:
         return ceil(self.units / gpu.sms) * (each + self.bytes / (64 * 1024)) + each / 2
 
 
-class LinesSm90(HopperTemplate[Conv2d]):
+class LinesSm90(TextTemplate[Conv2d]):
     """What `cuda.conv2d_sm90` computes by rows, of 8 channels and strides of 1 and 2 along lines.
 
     Parameters: `pixels` of a line in a strip, and `consumers`, warpgroups that multiply.
@@ -93,27 +93,28 @@ class LinesSm90(HopperTemplate[Conv2d]):
 
     name = "cuda.lines_sm90"
     version = 2
+    since = "sm_90a"
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if isinstance(found, Declined):
             return found
         reason = _refusal(found)
         return Declined(reason) if reason else found
 
-    def choices_of(self, form: Conv2d, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Conv2d, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return {"pixels": _pixels(form), "consumers": (2, 3)}
 
-    def default_of(self, form: Conv2d, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Conv2d, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         sizes = _pixels(form)
         strips = [Strip(form, pixels, 3) for pixels in sizes if pixels >= min(_LEAST_PIXELS, sizes[-1])]
         return {"pixels": min(strips, key=lambda strip: strip.cost(gpu)).pixels, "consumers": 3}
 
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return kernel(Strip(form, parameters["pixels"], parameters["consumers"]), gpu)
 
 

@@ -9,13 +9,13 @@ from tvm import tirx
 
 from relaxc.schedules.cuda.common.expression import C_TYPES, LOW
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.conv.compute import LEFT, VECTOR
 from relaxc.schedules.hardware import Gpu
 from relaxc.schedules.ir import tir
 from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.types import Buffer, PrimFunc
-from relaxc.schedules.template import Choices, Declined, Parameters
+from relaxc.schedules.template import Declined, Parameters
 
 __all__ = ["Spread"]
 
@@ -33,43 +33,31 @@ class _Form:
     left: int
 
 
-class Spread(AmpereTemplate[_Form]):
+class Spread(TextTemplate[_Form]):
     """`C[n, y, left + x, c] = A[n, c, y, x]`, zeros elsewhere; 8 channels, floats. It has no parameters."""
 
     name = "cuda.spread"
     version = 2
 
     def match(self, func: PrimFunc) -> _Form | Declined:
-        """See `HopperTemplate`."""
-        return _matched(func)
-
-    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
-        return {}
-
-    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
-        return {}
+        """See `TextTemplate`."""
+        blocks = [realize.block for realize in block_realizes(func)]
+        if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
+            return Declined("it does not spread the channels of an image alone")
+        image, out = func.params
+        if not all(map(tirx.is_buffer_var, (image, out))) or str(out.dtype) not in _FLOATS:
+            return Declined("its result is not of floats")
+        if str(image.dtype) not in _FLOATS:
+            return Declined("its image is not of floats")
+        if any(tir.as_int(dim) is None for buffer in (image, out) for dim in buffer.shape):
+            return Declined("its sizes are symbolic")
+        if int(tir.product(list(out.shape))) >= _MAX_ELEMENTS:
+            return Declined("its result has 2^31 elements or more")
+        return _Form(image, out, int(blocks[0].annotations[LEFT]))
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _kernel(form.image, form.out, form.left)
-
-
-def _matched(func: PrimFunc) -> _Form | Declined:
-    blocks = [realize.block for realize in block_realizes(func)]
-    if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
-        return Declined("it does not spread the channels of an image alone")
-    image, out = func.params
-    if not all(map(tirx.is_buffer_var, (image, out))) or str(out.dtype) not in _FLOATS:
-        return Declined("its result is not of floats")
-    if str(image.dtype) not in _FLOATS:
-        return Declined("its image is not of floats")
-    if any(tir.as_int(dim) is None for buffer in (image, out) for dim in buffer.shape):
-        return Declined("its sizes are symbolic")
-    if int(tir.product(list(out.shape))) >= _MAX_ELEMENTS:
-        return Declined("its result has 2^31 elements or more")
-    return _Form(image, out, int(blocks[0].annotations[LEFT]))
 
 
 def _kernel(image: Buffer, out: Buffer, left: int) -> TextKernel:

@@ -7,7 +7,7 @@ from tvm import tirx
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one, divided
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.elementwise.form import Form
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from relaxc.schedules.cuda.elementwise.reading import match
@@ -29,7 +29,7 @@ _LEAST_LANES = 2
 """By default: a warp's accesses are whole sectors yet."""
 
 
-class Elementwise(AmpereTemplate[Form]):
+class Elementwise(TextTemplate[Form]):
     """`out[…] = f(operands at any addresses)`: one function of a few elements for each element of the result.
 
     Parameters: `lanes`, the neighbours of the result in a vector; `vectors` of a thread; `threads` of a block.
@@ -40,7 +40,7 @@ class Elementwise(AmpereTemplate[Form]):
     version = 1
 
     def match(self, func: PrimFunc) -> Form | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if isinstance(found, Declined):
             return found
@@ -50,8 +50,8 @@ class Elementwise(AmpereTemplate[Form]):
             return Declined(str(error))
         return found
 
-    def choices_of(self, form: Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Form, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         most = most_lanes(form)
         return {
             "lanes": tuple(lanes for lanes in (1, 2, 4, 8, 16) if lanes <= most),
@@ -59,12 +59,36 @@ class Elementwise(AmpereTemplate[Form]):
             "threads": (128, 256, 512),
         }
 
-    def default_of(self, form: Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
-        return _default(form, gpu)
+    def default(self, form: Form, gpu: Gpu) -> Parameters:
+        """Return 16 bytes of the widest that is read or written by neighbours, and vectors a thread if there are many.
+
+        Fewer lanes where vectors are too few for half of the threads of all SMs: what a thread computes is not hidden.
+        GELU of 128x3072 in 16 bits takes 1.66 us on an H100 with two lanes and 2.52 with eight.
+        """
+        lanes = most_lanes(form)
+        accesses = Lanes(form, lanes).accesses
+        read = [operand for operand in form.operands if accesses[operand.var].kind == "neighbours"]
+        always = [operand.buffer for operand in read if not operand.guards]
+        widest = max(dtype_bytes(str(buffer.dtype)) for buffer in (form.out, *always))
+        stored = _LEAST_STORE_BYTES // dtype_bytes(str(form.out.dtype))
+        lanes = min(lanes, max(1, stored, _VECTOR_BYTES // widest))
+        while lanes > _LEAST_LANES and 2 * form.elements // lanes < gpu.sms * gpu.threads_per_sm:
+            lanes //= 2
+        sizes = [(bool(each.guards), lanes * dtype_bytes(str(each.buffer.dtype))) for each in read]
+        # Of those under conditions, a vector mostly reads one.
+        per_vector = sum(size for guarded, size in sizes if not guarded)
+        per_vector += max((size for guarded, size in sizes if guarded), default=0)
+        total = form.elements // lanes
+        fitting = [
+            vectors
+            for vectors in (4, 2)
+            if vectors * per_vector <= _IN_FLIGHT and total >= vectors * gpu.sms * gpu.threads_per_sm
+        ]
+        threads = 256 if total >= 256 * gpu.sms else 128
+        return {"lanes": lanes, "vectors": fitting[0] if fitting else 1, "threads": threads}
 
     def kernel_of(self, form: Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         lanes, vectors, threads = (parameters[name] for name in ("lanes", "vectors", "threads"))
         total = divided(tir.product(list(form.sizes)), lanes)
         numbers = {"LANES": lanes, "VECTORS": vectors, "THREADS": threads}
@@ -108,32 +132,3 @@ def source_of(form: Form, numbers: dict[str, int], body: str, call: str) -> str:
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
         f"  NAME_::{call}(NAME_::Out*)out, NAME_::Operands{{{', '.join(names)}}});\n}}\n"
     )
-
-
-def _default(form: Form, gpu: Gpu) -> Parameters:
-    """16 bytes of the widest that is read or written by neighbours; more vectors a thread where there are enough.
-
-    Fewer lanes where vectors are too few for half of the threads of all SMs: what a thread computes is not hidden then.
-    GELU of 128x3072 in 16 bits takes 1.66 us on an H100 with two lanes and 2.52 with eight.
-    """
-    lanes = most_lanes(form)
-    accesses = Lanes(form, lanes).accesses
-    read = [operand for operand in form.operands if accesses[operand.var].kind == "neighbours"]
-    always = [operand.buffer for operand in read if not operand.guards]
-    widest = max(dtype_bytes(str(buffer.dtype)) for buffer in (form.out, *always))
-    stored = _LEAST_STORE_BYTES // dtype_bytes(str(form.out.dtype))
-    lanes = min(lanes, max(1, stored, _VECTOR_BYTES // widest))
-    while lanes > _LEAST_LANES and 2 * form.elements // lanes < gpu.sms * gpu.threads_per_sm:
-        lanes //= 2
-    sizes = [(bool(each.guards), lanes * dtype_bytes(str(each.buffer.dtype))) for each in read]
-    # Of those under conditions, a vector mostly reads one.
-    per_vector = sum(size for guarded, size in sizes if not guarded)
-    per_vector += max((size for guarded, size in sizes if guarded), default=0)
-    total = form.elements // lanes
-    fitting = [
-        vectors
-        for vectors in (4, 2)
-        if vectors * per_vector <= _IN_FLIGHT and total >= vectors * gpu.sms * gpu.threads_per_sm
-    ]
-    threads = 256 if total >= 256 * gpu.sms else 128
-    return {"lanes": lanes, "vectors": fitting[0] if fitting else 1, "threads": threads}

@@ -10,7 +10,7 @@ from tvm import tirx
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one, divided, guess
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.elementwise.elementwise import most_dividing, most_lanes, source_of
 from relaxc.schedules.cuda.elementwise.form import Form, Operand
 from relaxc.schedules.cuda.elementwise.lanes import Lanes, buffers_of
@@ -46,7 +46,7 @@ class _Form:
         return self.form.sizes[self.m]
 
 
-class Transposed(AmpereTemplate[_Form]):
+class Transposed(TextTemplate[_Form]):
     """`out[…, m, …, n] = f(x[…, n, …, m], …)`: tiles of (m, n) with 16-byte reads along m and 16-byte writes along n.
 
     Parameters: `tile_m`, `tile_n`; `threads` of a block.
@@ -62,7 +62,7 @@ class Transposed(AmpereTemplate[_Form]):
     version = 1
 
     def match(self, func: PrimFunc) -> _Form | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if isinstance(found, Declined):
             return found
@@ -74,16 +74,25 @@ class Transposed(AmpereTemplate[_Form]):
         except Unsupported as error:
             return Declined(str(error))
 
-    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: _Form, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return _choices(form)
 
-    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
-        return _default(form, gpu)
+    def default(self, form: _Form, gpu: Gpu) -> Parameters:
+        """Return rows of 128 bytes on both sides; smaller tiles where there are too few."""
+        space = _choices(form)
+        widest = max(_bytes_of(form.form.operands[i]) for i in form.staged)
+        tile_m = tile_n = 64 if widest <= 4 else 32
+        if guess(_tiles(form, tile_m, tile_n)) < 2 * gpu.sms:
+            tile_m = tile_n = 32
+        while _shared_bytes(form, tile_m, tile_n) > _MOST_SHARED:
+            tile_m, tile_n = tile_m // 2, tile_n // 2
+        point = {"tile_m": max(t for t in space["tile_m"] if t <= max(tile_m, 32))}
+        point["tile_n"] = max(t for t in space["tile_n"] if t <= max(tile_n, 32))
+        return {**point, "threads": 256 if point["tile_m"] * point["tile_n"] > 2048 else 128}
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         tile_m, tile_n, threads = (parameters[name] for name in ("tile_m", "tile_n", "threads"))
         shared = _shared_bytes(form, tile_m, tile_n)
         if shared > _MOST_SHARED:
@@ -168,20 +177,6 @@ def _choices(form: _Form) -> Choices:
     sizes = guess(form.size_m), guess(form.form.sizes[-1])
     tile_m, tile_n = (tuple(t for t in _TILES if t == _TILES[0] or t < 2 * size) for size in sizes)
     return {"tile_m": tile_m, "tile_n": tile_n, "threads": _THREADS}
-
-
-def _default(form: _Form, gpu: Gpu) -> Parameters:
-    """Rows of 128 bytes on both sides; smaller tiles where there are too few."""
-    space = _choices(form)
-    widest = max(_bytes_of(form.form.operands[i]) for i in form.staged)
-    tile_m = tile_n = 64 if widest <= 4 else 32
-    if guess(_tiles(form, tile_m, tile_n)) < 2 * gpu.sms:
-        tile_m = tile_n = 32
-    while _shared_bytes(form, tile_m, tile_n) > _MOST_SHARED:
-        tile_m, tile_n = tile_m // 2, tile_n // 2
-    point = {"tile_m": max(t for t in space["tile_m"] if t <= max(tile_m, 32))}
-    point["tile_n"] = max(t for t in space["tile_n"] if t <= max(tile_n, 32))
-    return {**point, "threads": 256 if point["tile_m"] * point["tile_n"] > 2048 else 128}
 
 
 def _tiles(form: _Form, tile_m: int, tile_n: int) -> Size:

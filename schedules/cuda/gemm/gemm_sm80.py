@@ -15,7 +15,7 @@ from tvm import tirx
 from relaxc.schedules.cuda.common.expression import C_TYPES
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.gemm.form import ROWS, Gemm, match
 from relaxc.schedules.cuda.gemm.tile_sm80 import GROUP_ROWS, WarpTile, choices, default, refusal
 from relaxc.schedules.hardware import Gpu
@@ -26,7 +26,7 @@ from relaxc.schedules.template import Choices, Declined, Parameters
 __all__ = ["GemmSm80", "kernel", "source", "tiles_of", "vectors"]
 
 
-class GemmSm80(AmpereTemplate[Gemm]):
+class GemmSm80(TextTemplate[Gemm]):
     """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns.
 
     Sizes are known, or its rows at the call.
@@ -41,25 +41,25 @@ class GemmSm80(AmpereTemplate[Gemm]):
     version = 4
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func, ragged=True)
         return Declined("it has one column") if isinstance(found, Gemm) and found.n < 2 else found
 
     def outdone(self, form: Gemm, gpu: Gpu) -> str:
-        """See `HopperTemplate`: of a row's product only the weights' way counts, which `cuda.gemv` spreads further."""
+        """See `TextTemplate`: of a row's product only the weights' way counts, which `cuda.gemv` spreads further."""
         return "it has one row" if form.m == 1 and form.batch == 1 else ""
 
-    def choices_of(self, form: Gemm, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Gemm, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return choices(form)
 
-    def default_of(self, form: Gemm, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Gemm, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return default(form, gpu)
 
     def kernel_of(self, form: Gemm, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
-        tile = WarpTile.of(parameters)
+        """See `TextTemplate`."""
+        tile = WarpTile(**parameters)
         return Declined(reason) if (reason := refusal(tile, form)) else kernel(form, tile, gpu)
 
 

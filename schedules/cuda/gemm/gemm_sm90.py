@@ -16,7 +16,7 @@ from relaxc.schedules.cuda.common.epilogue import pair_type
 from relaxc.schedules.cuda.common.expression import BYTES, C_TYPES, FP8, LOW
 from relaxc.schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one
-from relaxc.schedules.cuda.common.template import HopperTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.gemm.form import ROWS, Gemm, match
 from relaxc.schedules.cuda.gemm.tile import COPIED_ROWS, MANY_ROWS, Tile, by_rows, choices, default, many, refusal
 from relaxc.schedules.hardware import Gpu
@@ -30,7 +30,7 @@ __all__ = ["GemmSm90", "multiply", "source"]
 _KINDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8", FP8: "e4m3"}
 
 
-class GemmSm90(HopperTemplate[Gemm]):
+class GemmSm90(TextTemplate[Gemm]):
     """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, of 8 bits by columns.
 
     Parameters: `rows` and `columns` of the tile, `atoms` of 128 bytes in a step of the sum, `splits` (0: two warpgroups
@@ -41,24 +41,25 @@ class GemmSm90(HopperTemplate[Gemm]):
 
     name = "cuda.gemm_sm90"
     version = 8
+    since = "sm_90a"
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func, at_call=True)
         if isinstance(found, Gemm) and found.rows is not None and found.dtype not in LOW:
             return Declined("its rows are known at the call alone, and its operands are of 8 bits")
         return found
 
-    def choices_of(self, form: Gemm, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Gemm, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return choices(form) if form.rows is None else choices(replace(form, m=MANY_ROWS))
 
-    def default_of(self, form: Gemm, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: Gemm, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return default(form, gpu) if form.rows is None else many(form, gpu).parameters()
 
     def kernel_of(self, form: Gemm, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         tile = Tile.of(parameters)
         if reason := refusal(tile):
             return Declined(reason)

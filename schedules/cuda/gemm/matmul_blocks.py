@@ -15,7 +15,7 @@ from tvm.ir import TensorLoad
 from relaxc.schedules.cuda.common.epilogue import Axes, epilogue_of
 from relaxc.schedules.cuda.common.expression import C_TYPES, LOW, Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.gemm.blocks_compute import LANES, MOST_ROWS, TILE, Blocks
 from relaxc.schedules.cuda.gemm.form import lies_by
 from relaxc.schedules.hardware import Gpu
@@ -48,7 +48,7 @@ class _Product:
     operands: tuple[Buffer, ...]
 
 
-class MatmulBlocks(AmpereTemplate[_Product]):
+class MatmulBlocks(TextTemplate[_Product]):
     """`out[m, n] = epilogue(sum over k of A[m, k] * (code[n, k] - zero[n, k / block]) * scale[n, k / block])`.
 
     Parameters: `tiles` of 16 columns of a CTA, `warps` that share the depth, `splits`: CTAs of a cluster that share it
@@ -59,15 +59,44 @@ class MatmulBlocks(AmpereTemplate[_Product]):
     version = 1
 
     def match(self, func: PrimFunc) -> _Product | Declined:
-        """See `HopperTemplate`."""
-        return _match(func)
+        """See `TextTemplate`."""
+        parameters = static_parameters(func)
+        if parameters is None:
+            return Declined("its sizes are symbolic")
+        found = contraction.find(func)
+        if isinstance(found, Declined):
+            return found
+        if found.dtype != "float32" or found.b or len(found.n) != 1 or len(found.k) != 1:
+            return Declined("it is no product with one matrix of weights in fp32 sums")
+        a = found.left.value if isinstance(found.left, tirx.Cast) else found.left
+        if not isinstance(a, TensorLoad) or str(a.source.dtype) not in LOW:
+            return Declined("its rows are not plain elements of 16-bit floats")
+        weights = _weights(found)
+        if isinstance(weights, Declined):
+            return weights
+        blocks, parts = weights
+        rows = int(found.size(found.m))
+        if rows > MOST_ROWS:
+            return Declined(f"it has more than {MOST_ROWS} rows")
+        if not all(any(buffer.same_as(param) for param in parameters) for buffer in (a.source, *parts)):
+            return Declined("an operand is computed in the same PrimFunc")
+        if not lies_by(a, found, (*found.m, *found.k)):
+            return Declined("its rows do not lie one after the other")
+        if max(rows * blocks.depth, rows * blocks.columns, prod(blocks.shapes[0])) >= _MOST_ELEMENTS:
+            return Declined("an operand has 2^31 elements or more")
+        axes = Axes((), found.m, found.n, found.extents, found.origin)
+        try:
+            fused = epilogue_of(func, found.block, axes)
+        except Unsupported as error:
+            return Declined(str(error))
+        return _Product(rows, blocks, a.source, parts, fused.out, fused.text, fused.operands)
 
-    def choices_of(self, form: _Product, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`; a point that loads more than registers hold is refused."""
+    def space(self, form: _Product, gpu: Gpu) -> Choices:
+        """See `TextTemplate`; a point that loads more than registers hold is refused."""
         return {"tiles": _TILES, "warps": _WARPS, "splits": _splits(gpu), "ahead": _AHEAD}
 
-    def default_of(self, form: _Product, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: wide tiles where there are enough, else the depth in parts (docs/benchmarks_gpu.md)."""
+    def default(self, form: _Product, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`: wide tiles where there are enough, else the depth in parts (docs/benchmarks_gpu.md)."""
         ctas, splits = _ctas(form, 4), _splits(gpu)
         if ctas >= 0.75 * gpu.sms:
             return {"tiles": 4, "warps": 8, "splits": 1 if ctas >= gpu.sms else min(2, splits[-1]), "ahead": 2}
@@ -80,7 +109,7 @@ class MatmulBlocks(AmpereTemplate[_Product]):
         return {"tiles": 1, "warps": 16, "splits": 1, "ahead": 4}
 
     def kernel_of(self, form: _Product, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         tiles, warps, splits, ahead = (parameters[name] for name in ("tiles", "warps", "splits", "ahead"))
         if tiles * ahead > _MOST_LOADED:
             return Declined("a warp has no registers for so many steps of so many tiles")
@@ -99,39 +128,6 @@ class MatmulBlocks(AmpereTemplate[_Product]):
 
 def _ctas(form: _Product, tiles: int) -> int:
     return ceil(form.weights.tiles / tiles)
-
-
-def _match(func: PrimFunc) -> _Product | Declined:
-    parameters = static_parameters(func)
-    if parameters is None:
-        return Declined("its sizes are symbolic")
-    found = contraction.find(func)
-    if isinstance(found, Declined):
-        return found
-    if found.dtype != "float32" or found.b or len(found.n) != 1 or len(found.k) != 1:
-        return Declined("it is no product with one matrix of weights in fp32 sums")
-    a = found.left.value if isinstance(found.left, tirx.Cast) else found.left
-    if not isinstance(a, TensorLoad) or str(a.source.dtype) not in LOW:
-        return Declined("its rows are not plain elements of 16-bit floats")
-    weights = _weights(found)
-    if isinstance(weights, Declined):
-        return weights
-    blocks, parts = weights
-    rows = int(found.size(found.m))
-    if rows > MOST_ROWS:
-        return Declined(f"it has more than {MOST_ROWS} rows")
-    if not all(any(buffer.same_as(param) for param in parameters) for buffer in (a.source, *parts)):
-        return Declined("an operand is computed in the same PrimFunc")
-    if not lies_by(a, found, (*found.m, *found.k)):
-        return Declined("its rows do not lie one after the other")
-    if max(rows * blocks.depth, rows * blocks.columns, prod(blocks.shapes[0])) >= _MOST_ELEMENTS:
-        return Declined("an operand has 2^31 elements or more")
-    axes = Axes((), found.m, found.n, found.extents, found.origin)
-    try:
-        fused = epilogue_of(func, found.block, axes)
-    except Unsupported as error:
-        return Declined(str(error))
-    return _Product(rows, blocks, a.source, parts, fused.out, fused.text, fused.operands)
 
 
 def _weights(found: Contraction) -> tuple[Blocks, tuple[Buffer, ...]] | Declined:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 
 from relaxc.schedules.cuda.gemm.form import Gemm
@@ -28,7 +28,6 @@ _SPLIT = 0.088
 _MAX_WARPS = 8
 _SHARES = (32, 4, 1)
 """Divides the guess where only the call knows the rows: the tile loses least over the quotients."""
-_NAMES = ("rows", "columns", "depth", "stages", "slices", "warp")
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,6 @@ class WarpTile:
     stages: int
     slices: int
     warp: int
-
-    @staticmethod
-    def of(parameters: Parameters) -> WarpTile:
-        """Return the tile with these parameters."""
-        return WarpTile(*(parameters[name] for name in _NAMES))
-
-    def parameters(self) -> Parameters:
-        """Return the parameters by name."""
-        return {name: getattr(self, name) for name in _NAMES}
 
     @property
     def warp_rows(self) -> int:
@@ -157,7 +147,7 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
         cycles = {tile: tile.cycles(replace(gemm, m=rows), gpu) for tile in tiles}
         least = min(cycles.values())
         lost = {tile: lost[tile] + cycles[tile] / least for tile in tiles}
-    return min(tiles, key=lambda tile: (lost[tile], tile.shared_bytes, tile.threads)).parameters()
+    return asdict(min(tiles, key=lambda tile: (lost[tile], tile.shared_bytes, tile.threads)))
 
 
 def _is_sensible(tile: WarpTile) -> bool:

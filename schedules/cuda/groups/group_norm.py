@@ -7,7 +7,7 @@ from math import lcm
 from typing import Any
 
 from relaxc.schedules.cuda.common.kernel import TextKernel
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.groups.form import Groups, match
 from relaxc.schedules.cuda.groups.ring import Ring
 from relaxc.schedules.cuda.groups.slab import Slab, vector_of
@@ -25,7 +25,7 @@ _GAIN = 0.95
 """What a ring takes by arithmetic, at most, of what slabs by themselves do, so that it is the default."""
 
 
-class GroupNorm(AmpereTemplate[Groups]):
+class GroupNorm(TextTemplate[Groups]):
     """`out[n, p, c] = f(x[n, p, c], mean and variance over n, all p and the group of c of g(x), …)`.
 
     Bounded by the image read and the result written, once each. Parameters: the CTAs of a `cluster` share a `chunk` of
@@ -38,18 +38,18 @@ class GroupNorm(AmpereTemplate[Groups]):
     version = 4
 
     def match(self, func: Any) -> Groups | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if not isinstance(found, Declined) and not _chunks(found):
             return Declined("its groups are wider than a block reads at a time")
         return found
 
-    def choices_of(self, form: Groups, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Groups, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return _choices(form, gpu)
 
-    def default_of(self, form: Groups, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: a ring where it gains; else many threads where an SM has one CTA, or more CTAs."""
+    def default(self, form: Groups, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`: a ring where it gains; else many threads where an SM has one CTA, or more CTAs."""
         space = _choices(form, gpu)
         slabs = [
             Slab(form, chunk, cluster, threads, 1)
@@ -65,7 +65,7 @@ class GroupNorm(AmpereTemplate[Groups]):
         return {**best.parameters(), "teams": 0}
 
     def kernel_of(self, form: Groups, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         own = {name: value for name, value in parameters.items() if name != "teams"}
         slab, teams = Slab(form, **own), parameters["teams"]
         if not teams:

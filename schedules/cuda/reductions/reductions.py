@@ -8,7 +8,7 @@ from math import ceil
 from relaxc.schedules.cuda.common.expression import Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel
 from relaxc.schedules.cuda.common.sizes import at_least_one, guess
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.elementwise.elementwise import most_dividing
 from relaxc.schedules.cuda.reductions.form import Reductions
 from relaxc.schedules.cuda.reductions.reading import match
@@ -40,7 +40,7 @@ _MANY_TURNS = 1 << 20
 """Turns that a thread may take where only the call knows how many members there are."""
 
 
-class AnyReductions(AmpereTemplate[Reductions]):
+class AnyReductions(TextTemplate[Reductions]):
     """`out[g, m] = f(x[g, m], reductions over the members of g of terms, …)`, groups and members along any axes.
 
     Bounded by the operands read and the result written, once each, where a block keeps what it reads of a group.
@@ -52,7 +52,7 @@ class AnyReductions(AmpereTemplate[Reductions]):
     version = 1
 
     def match(self, func: PrimFunc) -> Reductions | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if isinstance(found, Declined):
             return found
@@ -63,7 +63,7 @@ class AnyReductions(AmpereTemplate[Reductions]):
         return found
 
     def outdone(self, form: Reductions, gpu: Gpu) -> str:
-        """See `HopperTemplate`: a product, whose operands are read by many groups, is for tiles."""
+        """See `TextTemplate`: a product, whose operands are read by many groups, is for tiles."""
         terms = max(form.group_count * form.members_of(i) for i in range(len(form.spaces)))
         if terms >= _MANY_TERMS and _times_read(form) > _READ_AGAIN:
             return "its groups read the same operands, as products do"
@@ -71,8 +71,8 @@ class AnyReductions(AmpereTemplate[Reductions]):
             return "it is one long sum"
         return ""
 
-    def choices_of(self, form: Reductions, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Reductions, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         has_clusters = gpu.has_clusters and not form.symbols and not any("int" in each.dtype for each in form.sums)
         return {
             "threads": _THREADS,
@@ -82,12 +82,12 @@ class AnyReductions(AmpereTemplate[Reductions]):
             "cluster": (0, 1) if has_clusters else (0,),
         }
 
-    def default_of(self, form: Reductions, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
-        return _default(form, gpu, 1 in self.choices_of(form, gpu)["cluster"])
+    def default(self, form: Reductions, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
+        return _default(form, gpu, 1 in self.space(form, gpu)["cluster"])
 
     def kernel_of(self, form: Reductions, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         made = _Launch(form, _members(form), **parameters)
         return made.refusal(gpu) or made.kernel(gpu)
 

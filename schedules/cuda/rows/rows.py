@@ -6,7 +6,7 @@ from math import ceil
 
 from relaxc.schedules.cuda.common.kernel import TextKernel
 from relaxc.schedules.cuda.common.sizes import at_least_one, guess
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.rows.form import Rows, match
 from relaxc.schedules.cuda.rows.text import source
 from relaxc.schedules.hardware import Gpu
@@ -25,7 +25,7 @@ _MANY_THREADS = 512
 """On each SM: where rows of 32 elements a thread give as many, there are many rows."""
 
 
-class RowReductions(AmpereTemplate[Rows]):
+class RowReductions(TextTemplate[Rows]):
     """`out[r, c] = f(x[r, c], reductions over the row of g(x[r, :]), …)`, any number of reductions after each other.
 
     Also `out[r] = f(those reductions)`, one value of each of several rows, where the row alone is reduced.
@@ -37,22 +37,33 @@ class RowReductions(AmpereTemplate[Rows]):
     version = 3
 
     def match(self, func: PrimFunc) -> Rows | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         found = match(func)
         if not isinstance(found, Declined) and found.columns > _THREADS[-1] * _MOST_HELD:
             return Declined("its rows are longer than a block holds")
         return found
 
-    def choices_of(self, form: Rows, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
+    def space(self, form: Rows, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
         return {"threads": _threads(form), "each": (1, 2, 4), "rows": (1, 2, 4, 8)}
 
-    def default_of(self, form: Rows, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
-        return _default(form, gpu)
+    def default(self, form: Rows, gpu: Gpu) -> Parameters:
+        """Return a warp a row where rows are many: it needs no barrier. Few take more threads: each has less to do.
+
+        Short rows are held by twos or fours: what is under way on an SM is what hides the latency of memory.
+        """
+        space = _threads(form)
+        count = guess(form.rows)
+        many = count * form.columns // 32 >= gpu.sms * _MANY_THREADS
+        fitting = [t for t in space if t >= 32 and _held(form, t) <= (32 if many else 8)]
+        threads = fitting[0] if fitting else space[-1]
+        each = max(n for n in (1, 2, 4) if n == 1 or (many and n * _held(form, threads) <= 16))
+        most = max(1, (128 if many else 256) // threads)
+        groups = max(n for n in (1, 2, 4, 8) if n == 1 or n <= min(most, count // each // gpu.sms))
+        return {"threads": threads, "each": each, "rows": groups}
 
     def kernel_of(self, form: Rows, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _kernel(form, parameters["threads"], parameters["each"], parameters["rows"], gpu)
 
 
@@ -70,22 +81,6 @@ def _threads(rows: Rows) -> tuple[int, ...]:
     vectors = rows.columns // _vector(rows)
     fitting = [t for t in _THREADS if _held(rows, t) <= _MOST_HELD and (t < vectors + 32 or t == _THREADS[0])]
     return tuple(fitting)
-
-
-def _default(rows: Rows, gpu: Gpu) -> Parameters:
-    """A warp a row where rows are many: it needs no barrier. Few rows take more threads, so that each has less to do.
-
-    Short rows are held by twos or fours: what is under way on an SM is what hides the latency of memory.
-    """
-    space = _threads(rows)
-    count = guess(rows.rows)
-    many = count * rows.columns // 32 >= gpu.sms * _MANY_THREADS
-    fitting = [t for t in space if t >= 32 and _held(rows, t) <= (32 if many else 8)]
-    threads = fitting[0] if fitting else space[-1]
-    each = max(n for n in (1, 2, 4) if n == 1 or (many and n * _held(rows, threads) <= 16))
-    most = max(1, (128 if many else 256) // threads)
-    groups = max(n for n in (1, 2, 4, 8) if n == 1 or n <= min(most, count // each // gpu.sms))
-    return {"threads": threads, "each": each, "rows": groups}
 
 
 def _kernel(rows: Rows, threads: int, each: int, groups: int, gpu: Gpu) -> TextKernel | Declined:

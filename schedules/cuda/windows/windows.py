@@ -10,7 +10,7 @@ from relaxc.schedules.cuda.common.epilogue import Epilogue, epilogue_of, pair_ty
 from relaxc.schedules.cuda.common.expression import C_TYPES, Unsupported
 from relaxc.schedules.cuda.common.kernel import TextKernel, text_of
 from relaxc.schedules.cuda.common.sizes import at_least_one, guess, known_or, symbols_of
-from relaxc.schedules.cuda.common.template import AmpereTemplate
+from relaxc.schedules.cuda.common.template import TextTemplate
 from relaxc.schedules.cuda.conv.compute import Windows
 from relaxc.schedules.cuda.conv.form import IMAGE, image_of, image_text, pixel_axes, reduction_with_windows
 from relaxc.schedules.hardware import Gpu
@@ -51,7 +51,7 @@ class _Form:
         return replace(self, sizes=(batch, height, width, channels), result=result, at_call=())
 
 
-class OverWindows(AmpereTemplate[_Form]):
+class OverWindows(TextTemplate[_Form]):
     """`C[n, y, x, c] = epilogue(sum or maximum over a window of A[n, …, …, c] (* W[r, q, c]))`, or over a whole image.
 
     Parameters: `strip`, the pixels beside each other that a thread computes; 1 for whole images. `per_sm`: 1 gives a
@@ -62,61 +62,54 @@ class OverWindows(AmpereTemplate[_Form]):
     version = 5
 
     def match(self, func: PrimFunc) -> _Form | Declined:
-        """See `HopperTemplate`."""
-        return _matched(func)
+        """See `TextTemplate`."""
+        found = reduction_with_windows(func, at_call=True)
+        if isinstance(found, Declined):
+            return found
+        block, windows = found
+        operands = image_of(func, block, or_wide=True)
+        if isinstance(operands, Declined):
+            return operands
+        image, weight = operands
+        batch, height, width, channels = (known_or(dim) for dim in image.shape)
+        symbols = symbols_of(func)
+        open_pixels = windows.kind == "pixels" and not (isinstance(height, int) and isinstance(width, int))
+        if not isinstance(channels, int) or open_pixels:
+            return Declined("its channels, or all of its pixels, are known at the call alone")
+        if windows.kind not in (*_KINDS, "pixels") or (weight is None) == (windows.kind == "depthwise"):
+            return Declined(f"its windows are of the kind {windows.kind}")
+        if channels % 8 or (windows.kind != "pixels" and windows.kernel[0] * windows.kernel[1] > _MOST_TAPS):
+            return Declined("its channels are not in multiples of 8, or its windows have more than 64 taps")
+        if not symbols and batch * height * width * channels >= 1 << 31:
+            return Declined("its image has 2^31 elements or more")
+        _, out_h, out_w, _ = (known_or(dim) for dim in block.body.buffer.shape)
+        if not symbols and batch * out_h * out_w * channels >= 1 << 31:
+            return Declined("its result has 2^31 elements or more")
+        names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
+        sizes = (*map(tir.size, (batch, height, width, out_h, out_w)), *symbols) if symbols else ()
+        try:
+            fused = epilogue_of(func, block, pixel_axes(block), or_bytes=True, symbols=names, fields=("images", *IMAGE))
+        except Unsupported as error:
+            return Declined(str(error))
+        return _Form(windows, image, weight, (batch, height, width, channels), (out_h, out_w), fused, sizes)
 
     def outdone(self, form: _Form, gpu: Gpu) -> str:
-        """See `HopperTemplate`: a block has all pixels of 64 channels, which is slow where these are many."""
+        """See `TextTemplate`: a block has all pixels of 64 channels, which is slow where these are many."""
         pixels = guess(form.sizes[1]) * guess(form.sizes[2]) if form.windows.kind == "pixels" else 0
         return "cuda.reductions has more blocks for an image" if pixels > _MOST_PIXELS else ""
 
-    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
-        """See `HopperTemplate`."""
-        return _choices(form)
+    def space(self, form: _Form, gpu: Gpu) -> Choices:
+        """See `TextTemplate`."""
+        whole = form.windows.kind == "pixels"
+        return {"strip": (1,) if whole else (1, 2, 4), "per_sm": (0,) if whole else (0, 1)}
 
-    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
+    def default(self, form: _Form, gpu: Gpu) -> Parameters:
+        """See `TextTemplate`."""
         return _default(form.guessed(), gpu)
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
-        """See `HopperTemplate`."""
+        """See `TextTemplate`."""
         return _image_sums(form) if form.windows.kind == "pixels" else _windows(form, parameters, gpu)
-
-
-def _matched(func: PrimFunc) -> _Form | Declined:
-    found = reduction_with_windows(func, at_call=True)
-    if isinstance(found, Declined):
-        return found
-    block, windows = found
-    operands = image_of(func, block, or_wide=True)
-    if isinstance(operands, Declined):
-        return operands
-    image, weight = operands
-    batch, height, width, channels = (known_or(dim) for dim in image.shape)
-    symbols = symbols_of(func)
-    open_pixels = windows.kind == "pixels" and not (isinstance(height, int) and isinstance(width, int))
-    if not isinstance(channels, int) or open_pixels:
-        return Declined("its channels, or all of its pixels, are known at the call alone")
-    if windows.kind not in (*_KINDS, "pixels") or (weight is None) == (windows.kind == "depthwise"):
-        return Declined(f"its windows are of the kind {windows.kind}")
-    if channels % 8 or (windows.kind != "pixels" and windows.kernel[0] * windows.kernel[1] > _MOST_TAPS):
-        return Declined("its channels are not in multiples of 8, or its windows have more than 64 taps")
-    if not symbols and batch * height * width * channels >= 1 << 31:
-        return Declined("its image has 2^31 elements or more")
-    _, out_h, out_w, _ = (known_or(dim) for dim in block.body.buffer.shape)
-    if not symbols and batch * out_h * out_w * channels >= 1 << 31:
-        return Declined("its result has 2^31 elements or more")
-    names = {var: f"operands.s{at}" for at, var in enumerate(symbols)}
-    sizes = (*map(tir.size, (batch, height, width, out_h, out_w)), *symbols) if symbols else ()
-    try:
-        fused = epilogue_of(func, block, pixel_axes(block), or_bytes=True, symbols=names, fields=("images", *IMAGE))
-    except Unsupported as error:
-        return Declined(str(error))
-    return _Form(windows, image, weight, (batch, height, width, channels), (out_h, out_w), fused, sizes)
-
-
-def _choices(form: _Form) -> Choices:
-    return {"strip": (1,), "per_sm": (0,)} if form.windows.kind == "pixels" else {"strip": (1, 2, 4), "per_sm": (0, 1)}
 
 
 def _default(form: _Form, gpu: Gpu) -> Parameters:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +14,7 @@ from relaxc.service.config import settings
 from relaxc.service.errors import InvalidTarget
 from relaxc.service.jobs.workers.devices import Device, devices_of_settings
 from relaxc.service.lowering.target import resolve
-from relaxc.service.machine import Gpu, family_of
+from relaxc.service.machine import Gpu, family_of, version_of
 from relaxc.service.request import TargetSpec
 
 __all__ = ["Machine"]
@@ -56,7 +55,7 @@ class Machine:
             gpus=() if gpu is None else (gpu,),
             gpu_target=None if gpu is None else resolve("auto-gpu"),
             tools=("nvcc",) if shutil.which(settings().nvcc) else (),
-            versions={name: found for name, package in _PACKAGES.items() if (found := _version(package))},
+            versions={name: found for name, package in _PACKAGES.items() if (found := version_of(package))},
             devices=devices_of_settings(),
         )
 
@@ -129,10 +128,3 @@ class Machine:
             versions=data["versions"],
             devices=tuple(map(Device.from_dict, data.get("devices", ()))),  # earlier versions had none
         )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

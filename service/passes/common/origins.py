@@ -21,7 +21,7 @@ from relaxc.schedules.ir.kernel import KERNEL
 from relaxc.service.passes.common.constants import is_tensor_constant
 from relaxc.service.passes.common.rewrite import op_name
 
-__all__ = ["Follower", "bindings", "emit_as", "marked", "nodes_of", "through_groups", "with_nodes"]
+__all__ = ["Follower", "bindings", "emit_as", "marked", "name_of", "through_groups", "with_nodes"]
 
 Names = dict[str, None]
 """Names of nodes in the order in which the model has them, each once."""
@@ -65,11 +65,6 @@ def emit_as(builder: Any, value: relax.Expr, bound: relax.Var | None) -> relax.V
     var = kind(builder.get_unique_name("lv" if kind is relax.DataflowVar else "gv"), value.ty, bound.span)
     builder.emit_normalized(relax.VarBinding(var, value))
     return var
-
-
-def nodes_of(var: Any) -> list[str]:
-    """Return the names of the nodes that a variable comes from."""
-    return list(_own(var))
 
 
 class Follower:

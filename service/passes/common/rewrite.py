@@ -21,9 +21,7 @@ __all__ = [
     "Scope",
     "dims_equal",
     "dims_of",
-    "first_of",
     "is_tensor_constant",
-    "merge_rules",
     "op_name",
     "rewrite_calls",
     "rows_of",
@@ -172,7 +170,7 @@ def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = 
     """Return the module with each call to an operator in `rules` replaced by what its rule gives, until none fires.
 
     The same object where none does.
-    `rules` are by operator name without `relax.`; where one operator has several, combine them with `first_of`.
+    `rules` are by operator name without `relax.`.
     Functions marked Primitive are left alone. Raise TypeError where a rule changes a dtype or a rank:
     that is a bug in the rule.
     """
@@ -206,21 +204,6 @@ def with_functions(module: IRModule, functions: Mapping[Any, Any]) -> IRModule:
     for gvar, function in functions.items():
         module.update_func(gvar, function)
     return module
-
-
-def first_of(*rules: Rule) -> Rule:
-    """Return the rule that gives what the first of `rules` that fires gives."""
-
-    def rule(call: relax.Call, scope: Scope) -> relax.Expr | None:
-        return next((found for each in rules if (found := each(call, scope)) is not None), None)
-
-    return rule
-
-
-def merge_rules(*tables: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Return one table of rules; earlier tables are tried first."""
-    names = {name for table in tables for name in table}
-    return {name: first_of(*(table[name] for table in tables if name in table)) for name in sorted(names)}
 
 
 def _is_primitive(function: relax.Function) -> bool:

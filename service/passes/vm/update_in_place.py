@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -12,6 +13,8 @@ from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import TensorLoad
 
 from relaxc.schedules.ir import tir
+from relaxc.schedules.ir.describe import kernel_of, whole_of
+from relaxc.schedules.ir.kernel import KERNEL
 from relaxc.service.passes.common.rewrite import op_name, with_functions
 from relaxc.service.passes.report import OptimizeReport
 
@@ -73,23 +76,13 @@ def _updated(module: IRModule, state: relax.Var, result: relax.Expr) -> IRModule
     if (reader := _late_reader(bindings, bound, main, state, list(writes))) is not None:
         return f"a copy: {reader} reads it as it was before"
     changed: dict[Any, Any] = {}
-    module = module.clone()
+    builder = relax.BlockBuilder(module)
     for each, (place, function) in writes.items():
         call = bound[each]
-        kernel = _added(module, f"{call.args[0].name_hint}_in_place", function)
+        kernel = builder.add_func(function, f"{call.args[0].name_hint}_in_place")  # of equal ones the first
         changed[each] = relax.op.call_tir_inplace(kernel, call.args[1], [place], each.ty)
+    module = builder.get()
     return with_functions(module, {module.get_global_var("main"): _rebound(main, changed)})
-
-
-def _added(module: IRModule, name: str, function: tirx.PrimFunc) -> relax.GlobalVar:
-    """The kernel of this name in the module: two writes of one kernel are one in place."""
-    for known in module.get_global_vars():
-        if str(known.name_hint) == name:
-            return known
-    gvar = relax.GlobalVar(name)
-    relax.expr._update_type(gvar, function.ty)  # as TVM's own builder does
-    module[gvar] = function
-    return gvar
 
 
 def _rebound(main: relax.Function, changed: dict[Any, Any]) -> relax.Function:
@@ -166,7 +159,9 @@ def _without_copy(module: IRModule, call: relax.Call) -> tuple[int, tirx.PrimFun
         if any(load.source.same_as(sources[place]) for load in tir.loads(body)):
             return None
         written = tir.substitute(body, {result: sources[place]})
-        return place, tirx.PrimFunc(sources, written, function.ret_type, attrs=function.attrs)
+        made = tirx.PrimFunc(sources, written, function.ret_type, attrs=function.attrs)
+        kernel = replace(whole_of(made), nodes=kernel_of(function).nodes)  # it computes less than the one that copies
+        return place, made.with_attr(KERNEL, kernel.to_json())
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from relaxc.service.passes.common.origins import Follower, bindings, marked, nodes_of
+from relaxc.service.passes.common.origins import Follower, bindings, marked, name_of
 from relaxc.service.passes.common.rewrite import rewrite_calls
 from tests.passes.graphs import graph, weights
 
@@ -23,7 +23,7 @@ def named(build: Any) -> tvm.IRModule:
 
 
 def nodes(module: tvm.IRModule) -> list[list[str]]:
-    return [nodes_of(b.var) for b in bindings(module["main"].body) if isinstance(b.value, relax.Call)]
+    return [name_of(b.var).splitlines() for b in bindings(module["main"].body) if isinstance(b.value, relax.Call)]
 
 
 def _chain(x: Any) -> Any:

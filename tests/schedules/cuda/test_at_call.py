@@ -49,7 +49,7 @@ def computed(suite, case, rule, folder):
     template = next(each for each in RULES if each.name == rule)
     form = template.match(func)
     assert not isinstance(form, Declined), form.reason
-    made = template.kernel_of(form, template.default_of(form, GPU), GPU)
+    made = template.kernel_of(form, template.default(form, GPU), GPU)
     assert made.sizes
     kernel, sizes = at_sizes(made, values_of(case))
     shape, dtype = DEVICES[suite].result(said)

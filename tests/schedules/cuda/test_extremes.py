@@ -45,7 +45,7 @@ def simulated(rule, func, given, folder):
     """What the kernel of `rule` writes for the arrays, in the order of the parameters: of those that are read."""
     form, gpu = rule.match(func), gpu_of(TARGET)
     assert not isinstance(form, Declined), form.reason
-    kernel = rule.kernel_of(form, rule.default_of(form, gpu), gpu)
+    kernel = rule.kernel_of(form, rule.default(form, gpu), gpu)
     made = np.zeros([int(size) for size in func.params[-1].shape], str(func.params[-1].dtype))
     arrays = dict(zip(func.params, [*given[: len(func.params) - 1], made], strict=True))
     run(kernel, [arrays[buffer] for buffer in kernel.pointers], folder)

@@ -68,9 +68,9 @@ def test_it_is_taken_and_launched_when_the_kernel_before_has_ended(name):
 
 def test_before_hopper_no_point_has_a_cluster():
     func = KERNELS["group norm"][1]()
-    assert rule("cuda.group_norm").choices(func, TARGET)["cluster"] == (1,)
-    assert rule("cuda.group_norm").choices(func, HOPPER)["cluster"] == tuple(range(1, 9))
-    points = rule("cuda.group_norm").distinct(func, TARGET)
+    assert rule("cuda.group_norm").points(func, TARGET).values["cluster"] == (1,)
+    assert rule("cuda.group_norm").points(func, HOPPER).values["cluster"] == tuple(range(1, 9))
+    points = rule("cuda.group_norm").searched(func, TARGET)
     assert not isinstance(points, Declined) and len(points.listed) > 1
 
 

@@ -11,7 +11,6 @@ from relaxc.schedules.cuda.triton import Triton
 from relaxc.schedules.cuda.triton_call import CONFIGURATION, Argument, Launch, TritonCall, call_of
 from relaxc.schedules.ir.describe import kernel_of
 from relaxc.schedules.ir.work import work_of
-from relaxc.schedules.planned import searched
 from relaxc.schedules.template import Declined, Points
 from relaxc.service.lowering.schedule import points_of, schedule
 from relaxc.service.lowering.target import resolve, to_tvm
@@ -55,7 +54,7 @@ def test_the_first_launch_is_untuned_and_each_may_be_chosen() -> None:
     assert (untuned.func.attrs[CONFIGURATION], other.func.attrs[CONFIGURATION]) == (0, 1)
     with pytest.raises(ValueError, match="may be one of"):
         Triton().apply(func, TARGET, {"configuration": 3})
-    points = searched(Triton(), func, TARGET)
+    points = Triton().searched(func, TARGET)
     assert isinstance(points, Points) and points.listed == ({"configuration": 0}, {"configuration": 1})
     assert points_of(func, "cuda.triton", SPEC) == 3
 

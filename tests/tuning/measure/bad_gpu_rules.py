@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from relaxc.schedules.cuda.common.kernel import TextKernel
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule
+from relaxc.schedules.template import Choices, Parameters, Template
 
 __all__ = ["FAULTS", "RULES"]
 
@@ -28,25 +28,30 @@ __device__ __forceinline__ void NAME(void* shared, const void* from, void* to) {
 """
 
 
-class Faulty:
+class Faulty(Template[Any, Any]):
     """y = x + 1, or the fault that its one parameter numbers."""
 
     name = "test.faulty_gpu"
     version = 1
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        del target
-        chosen = dict(parameters or {"fault": 0})
-        x, y = func.params
-        text = _TEXT.replace("BODY", _BODIES[FAULTS[chosen["fault"]]])
-        kernel = TextKernel(text, (), (x, y), int(x.shape[0]) // 256, 1, 256, 16)
-        return Schedule(kernel.prim_func(func), chosen)
+    def matched(self, func: Any, target: Any) -> Any:
+        """Take everything."""
+        return func
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        del func, target
+    def default(self, form: Any, machine: Any) -> Parameters:
+        """Return no fault."""
+        return {"fault": 0}
+
+    def space(self, form: Any, machine: Any) -> Choices:
+        """See `Template`."""
         return {"fault": tuple(range(len(FAULTS)))}
+
+    def emit(self, func: Any, form: Any, parameters: Parameters, machine: Any) -> Any:
+        """See `Template`."""
+        x, y = func.params
+        text = _TEXT.replace("BODY", _BODIES[FAULTS[parameters["fault"]]])
+        kernel = TextKernel(text, (), (x, y), int(x.shape[0]) // 256, 1, 256, 16)
+        return kernel.prim_func(func)
 
 
 RULES = (Faulty(),)

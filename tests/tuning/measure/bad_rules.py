@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from relaxc.schedules.template import Choices, Declined, Parameters, Schedule
+from relaxc.schedules.template import Choices, Declined, Parameters, Template
 
 __all__ = ["FAULTS", "RULES", "SIZE", "plus_one"]
 
@@ -68,17 +68,27 @@ _KERNELS = {
 }
 
 
-class Faulty:
+class Faulty(Template[Any, Any]):
     """y = x + 1, or the fault that its one parameter numbers."""
 
     name = "test.faulty"
     version = 1
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        del func, target
-        chosen = dict(parameters or {"fault": 0})
-        fault = FAULTS[chosen["fault"]]
+    def matched(self, func: Any, target: Any) -> Any:
+        """Take everything."""
+        return func
+
+    def default(self, form: Any, machine: Any) -> Parameters:
+        """Return no fault."""
+        return {"fault": 0}
+
+    def space(self, form: Any, machine: Any) -> Choices:
+        """See `Template`."""
+        return {"fault": tuple(range(len(FAULTS)))}
+
+    def emit(self, func: Any, form: Any, parameters: Parameters, machine: Any) -> Any:
+        """See `Template`."""
+        fault = FAULTS[parameters["fault"]]
         if fault == "declined":
             return Declined("it has the fault to decline")
         if fault == "no-such-point":
@@ -91,12 +101,7 @@ class Faulty:
             bytearray(_4_GIB)
         if fault == "builder-hang":
             time.sleep(1000)
-        return Schedule(_KERNELS.get(fault, plus_one)(), chosen)
-
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `relaxc.schedules.template.Rule`."""
-        del func, target
-        return {"fault": tuple(range(len(FAULTS)))}
+        return _KERNELS.get(fault, plus_one)()
 
 
 RULES = (Faulty(),)

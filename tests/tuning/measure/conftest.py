@@ -10,7 +10,6 @@ import psutil
 import pytest
 import tvm
 
-from relaxc.schedules.planned import space_of
 from relaxc.schedules.template import Declined, Parameters, Schedule
 from relaxc.service.config import settings
 from relaxc.service.lowering.target import resolve, to_tvm
@@ -29,7 +28,7 @@ LIMITS = MeasureLimits(build_s=60, run_s=60, measure_s=0.02, max_runs=10, quiet_
 def make_task(func: Any, rule: Any, workload: str, default: Parameters | None = None) -> Task:
     """A task of one call."""
     spec = resolve("auto")
-    space = space_of(rule, func, to_tvm(spec))
+    space = rule.points(func, to_tvm(spec))
     assert not isinstance(space, Declined)
     if default is None:
         found = rule.apply(func, to_tvm(spec))

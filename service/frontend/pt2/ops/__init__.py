@@ -6,7 +6,7 @@ Relax expressions, sizes are ints or tirx expressions. It returns the result, or
 
 from __future__ import annotations
 
-from relaxc.service.frontend.pt2.ops import (
+from relaxc.service.frontend.pt2.ops import (  # noqa: F401  # each registers its converters
     activation,
     arithmetic,
     attention,
@@ -27,24 +27,4 @@ from relaxc.service.frontend.pt2.ops import (
 )
 from relaxc.service.frontend.pt2.ops.registry import CONVERTERS, KEPT
 
-__all__ = ["CONVERTERS", "FAMILIES", "KEPT"]
-
-FAMILIES = (
-    activation,
-    arithmetic,
-    attention,
-    convolution,
-    create,
-    float8,
-    indexing,
-    linear,
-    logic,
-    norms,
-    pooling,
-    quantize,
-    recurrent,
-    reduce,
-    resize,
-    shape,
-    unary,
-)
+__all__ = ["CONVERTERS", "KEPT"]

@@ -21,7 +21,6 @@ from relaxc.schedules.ir.blocks import block_realizes
 from relaxc.schedules.ir.statements import block, ramp, store, unrolled, vectorized
 from relaxc.schedules.operators import Attention
 from relaxc.schedules.plan import Plan
-from relaxc.schedules.planned import space_of
 from relaxc.schedules.template import Declined, Schedule
 from relaxc.service.lowering import pipeline
 from relaxc.service.lowering.target import resolve, to_tvm
@@ -263,7 +262,7 @@ def point(case: Case, **values: int) -> dict[str, int]:
 @pytest.mark.slow
 def test_any_choice_is_right() -> None:
     case = Case(batch=2, queries=83, keys=75, heads=2, depth=12, width=32, mask="add", merged=True)
-    points = space_of(TiledAttention(), function(case), to_tvm(resolve("auto")))
+    points = TiledAttention().points(function(case), to_tvm(resolve("auto")))
     assert not isinstance(points, Declined)
     for each in random.Random(0).sample(points.listed, 12):
         agree(case, parameters=each)

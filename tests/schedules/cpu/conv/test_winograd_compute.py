@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from relaxc.schedules.cpu import planning
-from relaxc.schedules.cpu.conv.winograd_compute import POINTS, amplification, conv2d, matrices, transform_weight
+from relaxc.schedules.cpu.conv.winograd_compute import POINTS, conv2d, matrices, transform_weight
 from relaxc.schedules.hardware import CPUS, cpu_of
 from relaxc.schedules.plan import Plan
 from relaxc.service.passes.layout.block_channels import BlockChannels
@@ -53,6 +53,15 @@ def test_the_constants_are_floats(size: int) -> None:
     result, _, data = matrices(size)
     for row in (*result, *data):
         assert all(Fraction(float(np.float32(float(value)))) == value for value in row)
+
+
+def amplification(size: int) -> float:
+    """The factor c in |error| <= c (n eps) max |d| sum |g| for sums of n roundings; 1 for the direct method.
+
+    The largest `(sum over j of |A^T[i, j]| |G[j, k]| sum |B^T[j, :]|)^2`, the square for two dimensions.
+    """
+    result, kernel, data = (np.abs(np.array(matrix, "float64")) for matrix in matrices(size))
+    return float(((result * data.sum(axis=1)) @ kernel).max() ** 2)
 
 
 def test_amplification() -> None:

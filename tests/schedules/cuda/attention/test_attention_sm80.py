@@ -142,13 +142,13 @@ def test_hopper_s_own_template_goes_before_it():
 def test_it_declines(case, reason):
     result = RULE.apply(prim_func(case), TARGET)
     assert isinstance(result, Declined) and re.search(reason, result.reason)
-    assert isinstance(RULE.choices(prim_func(case), TARGET), Declined)
+    assert isinstance(RULE.points(prim_func(case), TARGET), Declined)
 
 
 def test_single_queries_of_heads_that_share_keys_are_one_tile():
     found = RULE.match(prim_func(AttentionCase(1, 32, 1, 4096, 128, shared=8, layout="bhsd")))
     assert not isinstance(found, Declined) and (found.heads, found.queries, found.group) == (8, 4, 1)
-    tile = WarpTile.of(default(found, GPU))
+    tile = WarpTile(**default(found, GPU))
     assert tile.rows == 16 and tile.slices > 1
 
 
@@ -163,7 +163,7 @@ def test_the_default_fits_every_device_that_runs_the_code(queries, keys, head, r
     parameters = default(attention, gpu)
     space = choices(attention, gpu)
     assert all(value in space[name] for name, value in parameters.items())
-    tile = WarpTile.of(parameters)
+    tile = WarpTile(**parameters)
     assert not refusal(tile, attention, gpu) and 64 <= tile.threads <= 256
     assert tile.shared_bytes(attention) <= gpu.shared_bytes_of_code
     assert tile.per_sm(attention, gpu) * tile.threads * tile.registers(attention) <= gpu.registers_per_sm

@@ -72,7 +72,7 @@ def test_masks_are_read_for_each_score(mask):
 def test_it_declines(case, reason):
     result = RULE.apply(prim_func(case), TARGET)
     assert isinstance(result, Declined) and re.search(reason, result.reason)
-    assert isinstance(RULE.choices(prim_func(case), TARGET), Declined)
+    assert isinstance(RULE.points(prim_func(case), TARGET), Declined)
 
 
 def test_other_devices_are_declined():
@@ -89,7 +89,7 @@ def test_the_default_fits_the_device(queries, keys, head):
     parameters = default(attention, gpu)
     space = choices(attention, gpu)
     assert all(value in space[name] for name, value in parameters.items())
-    tile = Tile.of(parameters)
+    tile = Tile(**parameters)
     assert tile.fits(attention, gpu) and tile.threads <= 512 and tile.grid(attention, gpu) > 0
 
 
@@ -108,7 +108,7 @@ def test_warpgroups_that_move_registers_are_alone_on_an_sm(consumers):
 def test_causal_tiles_are_each_computed_once_and_end_together():
     gpu = gpu_of(TARGET)
     attention = match(prim_func(AttentionCase(2, 16, 2048, 2048, 64, causal=0)))
-    tile = Tile.of(default(attention, gpu))
+    tile = Tile(**default(attention, gpu))
     numbers, starts = order(tile, attention, gpu)
     assert sorted(numbers) == list(range(tile.tiles(attention)))
     rows = -(-attention.queries // tile.rows)

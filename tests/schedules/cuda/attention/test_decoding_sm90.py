@@ -109,7 +109,7 @@ def test_heads_stay_where_their_queries_or_what_they_see_differ(case):
 @pytest.mark.parametrize("keys", [256, 513, 16384])
 def test_the_proposed_point_is_in_the_space_and_fits(head, keys):
     func = prim_func(replace(STEP, head=head, keys=keys))
-    point, space = RULE.proposed(func, TARGET), RULE.choices(func, TARGET)
+    point, space = RULE.proposed(func, TARGET), RULE.points(func, TARGET).values
     assert all(value in space[name] for name, value in point.items())
     made = RULE.apply(func, TARGET, point)
     assert isinstance(made, Schedule)
@@ -136,7 +136,7 @@ def test_two_ctas_lie_on_an_sm_where_warps_multiply(case, point):
 @pytest.mark.parametrize("head", [64, 256])
 def test_what_the_ctas_send_each_other_fits_where_keys_were(queries, head):
     form, gpu = RULE.match(prim_func(replace(STEP, queries=queries, head=head))), gpu_of(TARGET)
-    for values in itertools.product(*RULE.choices_of(form, gpu).values()):
+    for values in itertools.product(*RULE.space(form, gpu).values()):
         made = RULE.kernel_of(form, dict(zip(("splits", "block", "share"), values, strict=True)), gpu)
         if isinstance(made, Declined):
             continue

@@ -84,7 +84,7 @@ def test_boxes_of_common_images_waste_little():
 
 def test_every_point_of_the_space_fits_the_device():
     gpu, func = gpu_of(TARGET), prim_func(SQUARE, (2, 14, 14, 64), 256)
-    space, conv = RULE.choices(func, TARGET), match(func)
+    space, conv = RULE.points(func, TARGET).values, match(func)
     for point in itertools.product(*space.values()):
         tile = Tile.of(dict(zip(space, point, strict=True)))
         if refusal(tile):

@@ -56,7 +56,7 @@ def test_its_text_computes_them(tmp_path, windows, image, filters, point):
     func = prim_func(windows, image, filters)
     found = RULE.match(func)
     assert not isinstance(found, Declined)
-    assert point["pixels"] in RULE.choices(func, TARGET)["pixels"]
+    assert point["pixels"] in RULE.points(func, TARGET).values["pixels"]
     draw = np.random.default_rng(len(image) + filters)
     x = draw.standard_normal(image).astype("float16")
     kh, kw = windows.kernel
@@ -128,7 +128,7 @@ def test_a_model_gets_it_with_the_strips_that_were_fastest(windows, image, filte
 
 def test_every_point_of_the_space_fits_the_device():
     func = prim_func(STEM, (32, 224, 230, 8), 64)
-    space, found = RULE.choices(func, TARGET), RULE.match(func)
+    space, found = RULE.points(func, TARGET).values, RULE.match(func)
     for point in itertools.product(*space.values()):
         launch = kernel(Strip(found, *point), GPU)
         assert launch.shared_bytes <= GPU.shared_bytes_per_block and launch.threads <= 512

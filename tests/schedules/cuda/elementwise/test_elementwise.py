@@ -37,7 +37,7 @@ def text_of(case):
     rule = TEMPLATES[case.rule]
     form = rule.match(prim_func(case))
     assert not isinstance(form, Declined), form.reason
-    return rule.kernel_of(form, rule.default_of(form, GPU), GPU).source
+    return rule.kernel_of(form, rule.default(form, GPU), GPU).source
 
 
 @pytest.mark.parametrize("case", TIMED, ids=lambda case: f"{case.kind}-{case.shape}")
@@ -45,7 +45,7 @@ def test_the_first_rule_is_the_one_that_is_meant(case):
     func = prim_func(case)
     first, made = next((rule, made) for rule in RULES if isinstance(made := rule.apply(func, TARGET), Schedule))
     assert first.name == case.rule and TEXT_KERNEL in made.func.attrs
-    space = first.choices(func, TARGET)
+    space = first.points(func, TARGET).values
     assert all(value in space[name] for name, value in made.parameters.items())
     assert tvm_ffi.structural_equal(made.func, first.apply(func, TARGET, made.parameters).func)
 
@@ -59,7 +59,7 @@ def test_axes_that_go_on_behind_each_other_are_one():
 @pytest.mark.parametrize(("rows", "lanes"), [(1, 2), (128, 2), (256, 4), (512, 8), (4096, 8)])
 def test_few_elements_are_spread_over_more_threads(rows, lanes):
     rule = TEMPLATES["cuda.elementwise"]
-    assert rule.default_of(rule.match(prim_func(MovesCase("gelu", (rows, 3072)))), GPU)["lanes"] == lanes
+    assert rule.default(rule.match(prim_func(MovesCase("gelu", (rows, 3072)))), GPU)["lanes"] == lanes
 
 
 def test_neighbours_are_read_together_on_both_sides_of_a_boundary():
@@ -180,8 +180,8 @@ def simulation(case, folder):
     rule, func = TEMPLATES[case.rule], prim_func(case)
     form = rule.match(func)
     assert not isinstance(form, Declined), form.reason
-    wanted = {**rule.default_of(form, GPU), **(case.parameters or {})}
-    space = rule.choices_of(form, GPU)
+    wanted = {**rule.default(form, GPU), **(case.parameters or {})}
+    space = rule.space(form, GPU)
     point = {name: max((c for c in space[name] if c <= wanted[name]), default=space[name][0]) for name in space}
     kernel = rule.kernel_of(form, point, GPU)
     order = [list(func.params).index(buffer) for buffer in kernel.pointers]
@@ -237,5 +237,5 @@ def test_functions_of_the_c_library_and_hidden_zeros_are_written_down():
     rule = TEMPLATES["cuda.elementwise"]
     form = rule.match(of_the_c_library)
     assert not isinstance(form, Declined), form.reason
-    source = rule.kernel_of(form, rule.default_of(form, GPU), GPU).source
+    source = rule.kernel_of(form, rule.default(form, GPU), GPU).source
     assert "made[l] = (sinhf(in.v0[l]) * (0x0.0p+0f));" in source

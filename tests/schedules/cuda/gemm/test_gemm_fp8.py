@@ -44,7 +44,7 @@ def test_it_declines(case: Fp8Case, reason: str) -> None:
 def test_sums_in_two_parts_fit_the_registers() -> None:
     """Consumers that get registers from the producer have 232 each, of at most two warpgroups."""
     found = match(prim_func(Fp8Case(4096, 4096, 4096)))
-    space = RULE.choices_of(found, gpu_of(TARGET))
+    space = RULE.space(found, gpu_of(TARGET))
     assert 0 not in space["splits"] and max(space["rows"]) == 128 and max(space["columns"]) == 192
     widest = Tile(128, 192, 1, 1, 1, 8, partial=1)
     assert widest.accumulators == 192 and widest.moves_registers and widest.per_sm == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,7 @@ def simulate(case: Case, point: dict[str, int], folder: Path) -> None:
     """Compare the text of the kernel, run on the CPU, with fp64."""
     found = RULE.match(prim_func(case))
     assert not isinstance(found, Declined)
-    tile = WarpTile.of(point)
+    tile = WarpTile(**point)
     assert not refusal(tile, found)
     draw = np.random.default_rng(case.k)
     shapes = [(case.batch, case.m, case.k), (case.batch, *((case.k, case.n) if case.n_major else (case.n, case.k)))]
@@ -64,7 +64,7 @@ def simulate(case: Case, point: dict[str, int], folder: Path) -> None:
 
 def point(rows: int, columns: int, depth: int, stages: int, slices: int, warp: int) -> dict[str, int]:
     """The parameters by name."""
-    return WarpTile(rows, columns, depth, stages, slices, warp).parameters()
+    return asdict(WarpTile(rows, columns, depth, stages, slices, warp))
 
 
 FP32 = {"dtype": "float32", "out": "float32"}
@@ -226,7 +226,7 @@ def test_every_point_of_the_space_fits_the_oldest_device(case):
     space = choices(found)
     given = default(found, GPU)
     assert all(value in space[name] for name, value in given.items())
-    assert not refusal(WarpTile.of(given), found)
+    assert not refusal(WarpTile(**given), found)
     for values in itertools.product(*space.values()):
         tile = WarpTile(*values)
         if refusal(tile, found):
@@ -242,8 +242,8 @@ def test_the_points_of_the_benchmarks_are_of_the_space():
 
 
 def test_few_tiles_are_shared_by_more_warps():
-    tile = WarpTile.of(default(RULE.match(prim_func(Case(1, 128, 768, 3072))), GPU))
-    large = WarpTile.of(default(RULE.match(prim_func(Case(1, 4096, 4096, 4096))), GPU))
+    tile = WarpTile(**default(RULE.match(prim_func(Case(1, 128, 768, 3072))), GPU))
+    large = WarpTile(**default(RULE.match(prim_func(Case(1, 4096, 4096, 4096))), GPU))
     assert tile.slices > 1 and large.slices == 1
     assert large.rows * large.columns >= 64 * 128
 

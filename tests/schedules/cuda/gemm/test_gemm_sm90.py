@@ -68,7 +68,7 @@ def test_rows_of_several_axes_are_one():
 def test_it_declines(case, reason):
     result = RULE.apply(prim_func(case), TARGET)
     assert isinstance(result, Declined) and re.search(reason, result.reason)
-    assert isinstance(RULE.choices(prim_func(case), TARGET), Declined)
+    assert isinstance(RULE.points(prim_func(case), TARGET), Declined)
 
 
 def test_other_devices_are_declined():
@@ -87,7 +87,7 @@ def test_parameters_outside_of_the_space_are_refused():
 def test_every_point_of_the_space_fits_the_device(case, out):
     gpu = gpu_of(TARGET)
     func = prim_func(replace(case, out=out))
-    space = RULE.choices(func, TARGET)
+    space = RULE.points(func, TARGET).values
     default = RULE.apply(func, TARGET)
     assert all(value in space[name] for name, value in default.parameters.items())
     gemm = match(func)

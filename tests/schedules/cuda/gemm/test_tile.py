@@ -58,5 +58,5 @@ def test_the_default_is_the_tile_that_was_fastest(case, wanted):
 def test_every_default_is_of_the_space(m, n):
     func = gemm_cases.prim_func(Case(1, m, n, 128, epilogue="bias_residual"))
     rule = GemmSm90()
-    found, space = rule.proposed(func, TARGET), rule.choices(func, TARGET)
+    found, space = rule.proposed(func, TARGET), rule.points(func, TARGET).values
     assert all(found[name] in choices for name, choices in space.items())

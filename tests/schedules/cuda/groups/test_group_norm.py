@@ -43,7 +43,7 @@ def test_it_takes_what_is_fused_behind_a_norm():
     [((1, 2, 2, 24), 8, "pairs of channels"), ((1, 2, 2, 12), 2, "multiple of 8")],
 )
 def test_it_declines(shape, groups, reason):
-    result = RULE.choices(groups_cases.prim_func(GroupsCase(shape, groups)), TARGET)
+    result = RULE.points(groups_cases.prim_func(GroupsCase(shape, groups)), TARGET)
     assert isinstance(result, Declined) and re.search(reason, result.reason)
 
 
@@ -129,13 +129,13 @@ TWICE = GroupsCase((2, 40, 33, 16), 1, "float16")
     ],
 )
 def test_ctas_stay_where_that_gains(case, point):
-    assert tuple(RULE.default_of(match(groups_cases.prim_func(case)), gpu_of(TARGET)).values()) == point
+    assert tuple(RULE.default(match(groups_cases.prim_func(case)), gpu_of(TARGET)).values()) == point
 
 
 def test_an_a100_has_no_ring():
     gpu = gpu_of(to_tvm(resolve("cuda-sm80")))
     form = match(groups_cases.prim_func(GroupsCase((32, 32, 32, 640), dtype="float16")))
-    assert RULE.default_of(form, gpu)["teams"] == 0
+    assert RULE.default(form, gpu)["teams"] == 0
 
 
 def assert_right(case, point, gpu, tmp_path, late=0):

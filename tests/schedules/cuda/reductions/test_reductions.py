@@ -32,12 +32,12 @@ def kernel_of(func, chance):
     """A kernel at a drawn point, or at the default one."""
     form, gpu = RULE.match(func), gpu_of(TARGET)
     assert not isinstance(form, Declined), form.reason
-    space = RULE.choices_of(form, gpu)
+    space = RULE.space(form, gpu)
     for _ in range(50 if chance.random() < 0.8 else 0):
         made = RULE.kernel_of(form, {name: chance.choice(values) for name, values in space.items()}, gpu)
         if not isinstance(made, Declined) and made.threads * made.grid <= 1 << 14 and made.grid >= made.cluster:
             return made
-    return RULE.kernel_of(form, RULE.default_of(form, gpu), gpu)
+    return RULE.kernel_of(form, RULE.default(form, gpu), gpu)
 
 
 CASES = (

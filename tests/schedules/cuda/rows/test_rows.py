@@ -81,7 +81,7 @@ def test_it_declines(kind, shape, reason):
     func = prim_func(kind, shape, "float32")
     result = RULE.apply(func, TARGET)
     assert isinstance(result, Declined) and re.search(reason, result.reason)
-    assert isinstance(RULE.choices(func, TARGET), Declined)
+    assert isinstance(RULE.points(func, TARGET), Declined)
 
 
 @T.prim_func(s_tir=True)
@@ -107,7 +107,7 @@ def test_transposed_sums_are_declined():
 def test_every_choice_holds_a_row():
     for shape in ((1, 8), (4096, 768), (128, 768), (9, 65536)):
         func = prim_func("softmax", shape)
-        space = RULE.choices(func, TARGET)["threads"]
+        space = RULE.points(func, TARGET).values["threads"]
         assert RULE.apply(func, TARGET).parameters["threads"] in space
         assert all(threads * 64 >= shape[-1] for threads in space)
 
@@ -165,7 +165,7 @@ def test_a_quantized_norm_is_bytes(out, tmp_path):
     func = prim_func_of(block.get(), {**NORMS, **QUANTIZED})
     form, gpu = RULE.match(func), gpu_of(TARGET)
     assert not isinstance(form, Declined), form
-    kernel = RULE.kernel_of(form, RULE.default_of(form, gpu), gpu)
+    kernel = RULE.kernel_of(form, RULE.default(form, gpu), gpu)
     draw = np.random.default_rng(0)
     given = [draw.standard_normal(shape).astype("float32") for shape in ((3, 5, 48), (48,), (48,))]
     arrays = [*given, np.array(0.02, "float32"), np.array(7, out), np.zeros((3, 5, 48), out)]
@@ -210,7 +210,7 @@ def test_one_value_of_each_row(kind, shape, dtype, tmp_path):
     assert first.name == RULE.name, RULE.apply(func, TARGET)
     form, gpu = RULE.match(func), gpu_of(TARGET)
     given = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    for point in (RULE.default_of(form, gpu), {"threads": 32, "each": 2, "rows": 4}):
+    for point in (RULE.default(form, gpu), {"threads": 32, "each": 2, "rows": 4}):
         made = np.zeros([int(d) for d in form.out.shape], str(form.out.dtype))
         run(RULE.kernel_of(form, point, gpu), [given, made], tmp_path)
         wanted = wanted_of(given.astype("float64"))

@@ -45,7 +45,7 @@ def test_it_takes_windows_with_what_is_fused(windows, residual):
     func = prim_func(windows, IMAGE, 24, residual=residual)
     made = RULE.apply(func, TARGET)
     assert isinstance(made, Schedule) and TEXT_KERNEL in made.func.attrs
-    space = RULE.choices(func, TARGET)
+    space = RULE.points(func, TARGET).values
     assert all(value in space[name] for name, value in made.parameters.items())
     assert tvm_ffi.structural_equal(made.func, RULE.apply(func, TARGET, made.parameters).func)
 
@@ -120,7 +120,7 @@ def test_a_quantized_result_is_bytes(kind, dtype, tmp_path):
     func = prim_func_of(block.get(), QUANTIZED)
     form = RULE.match(func)
     assert not isinstance(form, Declined)
-    kernel = RULE.kernel_of(form, RULE.default_of(form, gpu_of(TARGET)), gpu_of(TARGET))
+    kernel = RULE.kernel_of(form, RULE.default(form, gpu_of(TARGET)), gpu_of(TARGET))
     given = np.random.default_rng(0).standard_normal(image).astype("float16") * 3
     arrays = [given, np.float32(0.04).reshape(()), np.array(5, dtype), np.zeros((2, *out, 16), dtype)]
     run(kernel, [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers], tmp_path)
