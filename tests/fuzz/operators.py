@@ -765,7 +765,8 @@ def _qlinear_average(pool: Pool) -> Drawn:
 @_rule("com.microsoft::QLinearSoftmax")
 def _qlinear_softmax(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"), ranks=(1, 2, 3))
-    scale, zero = pool.constant(np.array(1 / 256, np.float32)), pool.constant(np.array(0, pool.dtype(value)))
+    most = np.iinfo(pool.dtype(value)).max  # ONNX Runtime wraps what is larger
+    scale, zero = pool.constant(np.array(1 / most, np.float32)), pool.constant(np.array(0, pool.dtype(value)))
     return [value, _scale(pool), pool.constant_of((), pool.dtype(value)), scale, zero], {
         "axis": pool.axis(len(pool.shape(value))), "opset": 13,
     }  # fmt: skip
