@@ -21,6 +21,7 @@ _LOW = (BF16, np.dtype(np.float16))
 EXACT = frozenset(
     [
         "Abs",
+        "BitCast",
         "Cast",
         "CastLike",
         "Ceil",
@@ -60,6 +61,7 @@ EXACT = frozenset(
         "SpaceToDepth",
         "Split",
         "Squeeze",
+        "TensorScatter",
         "Tile",
         "TopK",
         "Transpose",
@@ -230,7 +232,9 @@ class Noise:
         if array.dtype in _LOW and node.op_type not in EXACT - {"Cast", "CastLike"}:
             array = np.where(np.isinf(array.astype(np.float32)), np.nan, array).astype(array.dtype)
         if like is not None:
-            array = np.where(_is_lost(array, like), np.nan, array).astype(array.dtype) if is_float(array.dtype) else array
+            array = (
+                np.where(_is_lost(array, like), np.nan, array).astype(array.dtype) if is_float(array.dtype) else array
+            )
         if (node.op_type in EXACT and self._unit is None) or not is_float(array.dtype) or not array.size:
             return array
         unit = float(ml_dtypes.finfo(array.dtype).eps)
@@ -255,6 +259,8 @@ class Noise:
 _SUMS = frozenset(
     [
         "MatMul",
+        *("Attention", "MultiHeadAttention", "GroupQueryAttention", "EmbedLayerNormalization", "RotaryEmbedding"),
+        *("FusedConv", "FusedGemm", "MatMulIntegerToFloat", "Col2Im", "DeformConv", "Det", "DFT", "STFT"),
         *("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Mish", "Elu", "Celu", "Selu", "Asinh", "Acosh", "Atanh"),
         *("Softplus", "Swish", "HardSwish", "Sinh"),
         "Gemm",
