@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tests.fuzz import fused, uncommon  # noqa: F401  # their rules
 from tests.fuzz.case import Array
 from tests.fuzz.evaluate import is_float
-from tests.fuzz import fused, uncommon  # noqa: F401  # their rules
 from tests.fuzz.pool import Pool
 from tests.fuzz.rules import RULES, Drawn, NoDraw, Rule, rule
 from tests.fuzz.values import DTYPES

@@ -8,6 +8,7 @@ from tvm import relax, topi
 
 from relaxc.schedules.cpu.conv.blocked_compute import pad
 from relaxc.schedules.ir.dtypes import is_float
+from relaxc.service.passes.common.constants import constant
 from relaxc.service.passes.common.images import (
     BINARY,
     ZERO_KEEPING_UNARY,
@@ -18,7 +19,6 @@ from relaxc.service.passes.common.images import (
     known,
     same_batch,
 )
-from relaxc.service.passes.common.constants import constant
 from relaxc.service.passes.common.rewrite import is_tensor_constant, op_name
 from relaxc.service.passes.kernels.blocked_resize import bilinear
 from relaxc.service.passes.layout.blocked_images import Blocked, BlockedImages, Rule

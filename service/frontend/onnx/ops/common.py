@@ -58,7 +58,7 @@ def scalar(value: float | int | bool, like: Any) -> Any:
 
 
 def constant(array: Any) -> Any:
-    """Return a constant of an array's numbers and dtype: of int64 and float64 `relax.const` makes 32 bits, unless told."""
+    """Return a constant of an array's numbers and dtype: untold, `relax.const` makes 32 bits of 64."""
     return relax.const(array, str(array.dtype))
 
 
