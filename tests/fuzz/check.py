@@ -30,6 +30,8 @@ _MARGIN = 16.0
 _LARGE = 1e4
 _NAMED = ("unsupported-model", "model-malformed", "invalid-shape", "input-", "tool-missing")
 """Codes of errors that are a word on the model, or on the machine."""
+_UNFIT = "computed from the inputs' values does not fit"
+"""What a call is refused with where sizes that it computes broadcast, of which each is taken to be the other."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def _unverified(case: Case) -> Case:
 
 def _kind_of(error: Any) -> str:
     """An error is unnamed where it is the compiler's own failure and no word on the model."""
-    return "refused" if error.code.startswith(_NAMED) else "unnamed"
+    return "refused" if error.code.startswith(_NAMED) or _UNFIT in str(error) else "unnamed"
 
 
 def _second_opinion(case: Case, env: Env, evaluator: Evaluator) -> Env | None:

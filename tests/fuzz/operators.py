@@ -893,7 +893,7 @@ def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | N
     if op == "Pow" and not is_float(first.dtype):
         exponents = second if second is not None else np.zeros(1)
         return bool((exponents < 0).any()) or bool((np.abs(first.astype(np.float64)) > 100).any())
-    if op in ("ReduceLogSum", "ReduceL2") and not is_float(first.dtype):  # a sum that wraps, or a float that does not
+    if op in ("ReduceLogSum", "ReduceL2", "ReduceMean") and not is_float(first.dtype):  # a sum that wraps, or does not
         terms = np.abs(first.astype(np.float64)) ** (2 if op == "ReduceL2" else 1)
         return bool(terms.sum() > np.iinfo(first.dtype).max)
     if op == "ScatterElements" and attributes.get("reduction") == "max" and is_float(first.dtype):
