@@ -114,9 +114,9 @@ class Evaluator:
         raise NotEvaluated(failed)
 
     def checked(self, node: Any, inputs: Sequence[Array | None], *, has_runtime: bool) -> list[Array]:
-        """Return the node's outputs. Raise NotEvaluated also where they have not the shape that the standard says, where
-        ONNX's checker refuses the node, or with `has_runtime` ONNX Runtime, and where the references contradict each
-        other on NaN and infinities: no standard says what is right.
+        """Return the node's outputs. Raise NotEvaluated also where they have not the shape that the standard says,
+        where ONNX's checker refuses the node, or with `has_runtime` ONNX Runtime, and where the references contradict
+        each other on NaN and infinities: no standard says what is right.
         """
         given = {name: array for name, array in zip(node.input, inputs, strict=True) if array is not None}
         try:
@@ -226,8 +226,8 @@ class Noise:
             return np.asarray(array * (1 + unit * by)).astype(array.dtype)
 
     def moved(self, node: Any, array: Array, like: Array | None = None) -> Array:
-        """Return a node's result as another right program might give it: in 16 bits it may not have been rounded yet, and
-        what is too large for them be a number.
+        """Return a node's result as another right program might give it: what 16 bits do not hold may be a number
+        there, as it is not rounded yet.
         """
         if array.dtype in _LOW and node.op_type not in EXACT - {"Cast", "CastLike"}:
             array = np.where(np.isinf(array.astype(np.float32)), np.nan, array).astype(array.dtype)
