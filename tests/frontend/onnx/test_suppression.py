@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def test_the_same_boxes_are_kept(center: int, tmp_path: Path) -> None:
         assert all(np.array_equal(got[name], want[name]) for name in "yz"), sizes
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_it_is_a_kernel_of_a_gpu_too(tmp_path: Path) -> None:
     """What a block keeps for itself is no memory of the device."""
     inputs = [value("boxes", [1, 6, 4]), value("scores", [1, 2, 6]), value("most", [1], INT64)]
