@@ -30,6 +30,8 @@ _MARGIN = 16.0
 _LARGE = 1e4
 _NAMED = ("unsupported-model", "model-malformed", "invalid-shape", "input-", "tool-missing")
 """Codes of errors that are a word on the model, or on the machine."""
+_UNFIT = "computed from the inputs' values does not fit"
+"""What a call is refused with where sizes that it computes broadcast, of which each is taken to be the other."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def expected(case: Case, env: Env, evaluator: Evaluator) -> Expected:
     for seed in range(_MOVES):
         try:
             noise = Noise(seed, unit, 4.0 if level < 3 else 32.0)
-            moved.append(evaluator.values(case, env, noise=noise))
+            moved.append(evaluator.values(case, env, noise=noise, like=values))
         except NotEvaluated:  # an index moved out of its range, say: then nothing is said of anything
             return Expected(*({name: each(values[name]) for name in case.outputs} for each in (_same, _zeros, _all)))
     said = {name: _said(values[name], [each[name] for each in moved], unit) for name in case.outputs}
@@ -111,7 +113,8 @@ def _said(value: Array, moved: Sequence[Array], unit: float | None) -> tuple[Arr
         unit = max(unit or 0.0, float(info.eps))
         finite = np.abs(wide[np.isfinite(wide)])
         scale = np.abs(wide) + (np.median(finite) if finite.size else 0.0)
-        unsaid |= apart > min(max(0.01, 100 * unit), 0.5) * scale  # a step, or what is not much of a number any more
+        tiny = 64 * float(info.tiny)  # so far a zero moves
+        unsaid |= apart > min(max(0.01, 100 * unit), 0.5) * scale + tiny  # a step, or what is hardly a number any more
         typical = np.sqrt(np.mean(np.square(apart[~unsaid]))) if not unsaid.all() else 0.0
         bound = _MARGIN * apart + 4 * typical + 16 * unit * np.abs(wide) + 16 * float(info.tiny)
     return np.where(np.isfinite(bound), bound, np.inf), unsaid
@@ -231,7 +234,7 @@ def _unverified(case: Case) -> Case:
 
 def _kind_of(error: Any) -> str:
     """An error is unnamed where it is the compiler's own failure and no word on the model."""
-    return "refused" if error.code.startswith(_NAMED) else "unnamed"
+    return "refused" if error.code.startswith(_NAMED) or _UNFIT in str(error) else "unnamed"
 
 
 def _second_opinion(case: Case, env: Env, evaluator: Evaluator) -> Env | None:

@@ -20,7 +20,7 @@ from tests.fuzz.values import DTYPES
 __all__ = ["Made", "draw"]
 
 _MOST_ELEMENTS = 6000
-_OPSETS = (9, 10, 11, 13, 14, 16, 17, 18, 18, 19, 20, 21, 22, 23, 24)
+_OPSETS = (9, 10, 11, 13, 14, 16, 17, 18, 18, 19, 20, 21, 22, 23, 23, 24, 24)
 _TRIES = 3
 
 
@@ -45,6 +45,8 @@ class _Drawing:
         self.rng = np.random.default_rng(self.chance.getrandbits(64))
         self.options = _options(self.chance)
         self.is_symbolic = self.chance.random() < 0.35
+        self.gives = self.chance.choice((0.0, 0.0, 0.0, 0.2, 0.6))
+        """What share of the operands that rules make as constants, axes, sizes and weights, are inputs instead."""
         self.is_special = "precision" not in self.options and self.chance.random() < 0.5
         calls = 1 + self.is_symbolic + self.is_special
         self.opset = self.chance.choice(_OPSETS)
@@ -120,6 +122,9 @@ class _Drawing:
             self.pool.constants = before  # data decides its shape: no other node would fit in both calls
             return False
         self.nodes.append(node)
+        for name in inputs:
+            if name in self.pool.constants and name not in before and self.chance.random() < self.gives:
+                self.pool.give(name)
         for env, arrays in zip(self.pool.envs, found, strict=True):
             env.update(zip(outputs, arrays, strict=False))
         self.pool.names.extend(outputs)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 
+from tests.fuzz import fused, uncommon  # noqa: F401  # their rules
 from tests.fuzz.case import Array
 from tests.fuzz.evaluate import is_float
 from tests.fuzz.pool import Pool
+from tests.fuzz.rules import RULES, Drawn, NoDraw, Rule, rule
 from tests.fuzz.values import DTYPES
 
 __all__ = ["Drawn", "NoDraw", "is_undefined", "node_of", "operators"]
 
-Drawn = tuple[list[str], dict[str, Any]]
-"""Inputs by name, '' for one left out, and attributes."""
-
-Rule = Callable[[Pool], Drawn]
-
-_RULES: dict[str, Rule] = {}
 _FLOATS = ("float32", "float32", "float16", "bfloat16", "float64")
 _NOT_TENSORS = frozenset(
     [
@@ -40,10 +36,6 @@ _REFUSED = frozenset({"Unique"})
 """What every compile refuses by name: a graph with it shows nothing of its other nodes."""
 
 
-class NoDraw(Exception):
-    """The pool has nothing that this operator takes."""
-
-
 @cache
 def operators() -> tuple[str, ...]:
     """Return the operators that relaxc converts, but those of sequences."""
@@ -55,14 +47,14 @@ def operators() -> tuple[str, ...]:
 
     for module in pkgutil.iter_modules(ops.__path__):
         importlib.import_module(f"{ops.__name__}.{module.name}")
-    return tuple(sorted({*CONVERTERS, "Shape", "Size"} - _NOT_TENSORS - _REFUSED))
+    return tuple(sorted({*CONVERTERS, "Attention", "RotaryEmbedding", "Shape", "Size"} - _NOT_TENSORS - _REFUSED))
 
 
 def node_of(op: str, pool: Pool) -> Drawn:
     """Return inputs and attributes for a node of `op`. Raise NoDraw."""
     if "::" not in op and not _is_in(op, pool.opset):
         raise NoDraw(f"opset {pool.opset} has no {op}")
-    return _RULES[op](pool) if op in _RULES else _generic(op, pool)
+    return RULES[op](pool) if op in RULES else _generic(op, pool)
 
 
 @cache
@@ -70,15 +62,6 @@ def _is_in(op: str, opset: int) -> bool:
     if op == "SimplifiedLayerNormalization":  # ONNX Runtime's own
         return True
     return onnx.defs.has(op, opset) and not onnx.defs.get_schema(op, opset).deprecated
-
-
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        for name in names:
-            _RULES[name] = rule
-        return rule
-
-    return register
 
 
 # From the schema
@@ -155,24 +138,24 @@ _WORDS = {
 # By rule
 
 
-@_rule("Gelu")
+@rule("Gelu")
 def _gelu(pool: Pool) -> Drawn:
     return [pool.value(_FLOATS)], {"approximate": pool.choice(("none", "tanh"))}
 
 
-@_rule("Shrink")
+@rule("Shrink")
 def _shrink(pool: Pool) -> Drawn:
     return [pool.value(_FLOATS)], {"lambd": pool.choice((0.5, 1.0)), "bias": pool.choice((0.0, 0.5, -1.0))}
 
 
-@_rule("BitShift")
+@rule("BitShift")
 def _shift(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "uint16", "uint32", "uint64"))
     amounts = pool.constant(pool.rng.integers(0, 8, pool.shaped_beside(value)).astype(pool.dtype(value)))
     return [value, amounts], {"direction": pool.choice(("LEFT", "RIGHT"))}
 
 
-@_rule("Pow")
+@rule("Pow")
 def _pow(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float32", "float64", "float16", "int32", "int64"))
     if not is_float(pool.dtype(value)) or pool.chance(0.5):
@@ -181,7 +164,7 @@ def _pow(pool: Pool) -> Drawn:
     return [value, pool.beside(value, [pool.dtype(value)])], {}
 
 
-@_rule("Clip")
+@rule("Clip")
 def _clip(pool: Pool) -> Drawn:
     value = pool.value(None)
     dtype = pool.dtype(value)
@@ -190,18 +173,18 @@ def _clip(pool: Pool) -> Drawn:
     return [value, *bounds], {}
 
 
-@_rule("Cast")
+@rule("Cast")
 def _cast(pool: Pool) -> Drawn:
     to = pool.choice(list(DTYPES.values()))
     return [pool.value(None)], {"to": int(onnx.helper.np_dtype_to_tensor_dtype(to))}
 
 
-@_rule("CastLike")
+@rule("CastLike")
 def _cast_like(pool: Pool) -> Drawn:
     return [pool.value(None), pool.value(None)], {}
 
 
-@_rule("Where")
+@rule("Where")
 def _where(pool: Pool) -> Drawn:
     value = pool.value(None)
     return [pool.beside(value, ["bool"]), value, pool.beside(value, [pool.dtype(value)])], {}
@@ -215,10 +198,10 @@ for _name, _dtypes in {
     "Identity": None, "Shape": None, "Size": None, "NonZero": None, "IsNaN": _FLOATS, "IsInf": ("float32", "float64"),
     "Not": ("bool",), "BitwiseNot": ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
 }.items():  # fmt: skip
-    _RULES[_name] = _one_of(_dtypes)
+    RULES[_name] = _one_of(_dtypes)
 
 
-@_rule("MatMul")
+@rule("MatMul")
 def _matmul(pool: Pool) -> Drawn:
     value = pool.value((*_FLOATS, "int32", "int64"), ranks=(1, 2, 3, 4))
     k, n = pool.shape(value)[-1], pool.size()
@@ -226,7 +209,7 @@ def _matmul(pool: Pool) -> Drawn:
     return [value, pool.made(shape, pool.dtype(value), value)], {}
 
 
-@_rule("Gemm")
+@rule("Gemm")
 def _gemm(pool: Pool) -> Drawn:
     value = pool.value(_FLOATS, ranks=(2,))
     across, along = pool.integer(0, 1), pool.integer(0, 1)
@@ -243,7 +226,7 @@ def _gemm(pool: Pool) -> Drawn:
     }
 
 
-@_rule("com.microsoft::FusedMatMul")
+@rule("com.microsoft::FusedMatMul")
 def _fused_matmul(pool: Pool) -> Drawn:
     value = pool.value(("float32",), ranks=(2, 3))
     shape = (*pool.shape(value)[:-2], pool.shape(value)[-1], pool.size())
@@ -259,7 +242,7 @@ def _matmul_integer(pool: Pool) -> Drawn:
     return inputs, {}
 
 
-_RULES["MatMulInteger"] = _matmul_integer
+RULES["MatMulInteger"] = _matmul_integer
 
 
 def _windows(pool: Pool, spatial: Sequence[int], *, dilated: bool = True) -> dict[str, Any]:
@@ -278,7 +261,7 @@ def _windows(pool: Pool, spatial: Sequence[int], *, dilated: bool = True) -> dic
     return found
 
 
-@_rule("Conv", "ConvInteger")
+@rule("Conv", "ConvInteger")
 def _conv(pool: Pool) -> Drawn:
     value = pool.value(_FLOATS, ranks=(3, 4, 4, 4, 5))
     _, channels, *spatial = pool.shape(value)
@@ -299,10 +282,10 @@ def _conv_integer(pool: Pool) -> Drawn:
     return [value, weight, *zero], found
 
 
-_RULES["ConvInteger"] = _conv_integer
+RULES["ConvInteger"] = _conv_integer
 
 
-@_rule("ConvTranspose")
+@rule("ConvTranspose")
 def _conv_transpose(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float32", "float64", "float16"), ranks=(3, 4))
     _, channels, *spatial = pool.shape(value)
@@ -328,7 +311,7 @@ def _pooling(op: str) -> Rule:
     return rule
 
 
-_RULES.update({name: _pooling(name) for name in ("MaxPool", "AveragePool", "LpPool")})
+RULES.update({name: _pooling(name) for name in ("MaxPool", "AveragePool", "LpPool")})
 
 
 def _imaged(op: str) -> Rule:
@@ -348,7 +331,7 @@ def _imaged(op: str) -> Rule:
     return rule
 
 
-_RULES.update({
+RULES.update({
     name: _imaged(name)
     for name in (
         "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "LRN", "InstanceNormalization", "BatchNormalization",
@@ -356,7 +339,7 @@ _RULES.update({
 })  # fmt: skip
 
 
-@_rule("GroupNormalization")
+@rule("GroupNormalization")
 def _group_norm(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float16", "bfloat16"), ranks=(3, 4))
     channels = pool.shape(value)[1]
@@ -377,14 +360,14 @@ def _norm(op: str) -> Rule:
     return rule
 
 
-_RULES.update({
+RULES.update({
     name: _norm(name)
     for name in ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
                  "com.microsoft::SimplifiedLayerNormalization")
 })  # fmt: skip
 
 
-@_rule("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization")
+@rule("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization")
 def _skip_norm(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float16"), ranks=(3,))
     dtype = pool.dtype(value)
@@ -393,17 +376,17 @@ def _skip_norm(pool: Pool) -> Drawn:
     }
 
 
-@_rule("com.microsoft::BiasGelu")
+@rule("com.microsoft::BiasGelu")
 def _bias_gelu(pool: Pool) -> Drawn:
     value = pool.value(("float32",), ranks=(2, 3, 4))
     return [value, pool.constant_of(pool.shape(value)[-1:], pool.dtype(value))], {}
 
 
 for _name in ("com.microsoft::FastGelu", "com.microsoft::Gelu", "com.microsoft::QuickGelu"):
-    _RULES[_name] = _one_of(("float32",))
+    RULES[_name] = _one_of(("float32",))
 
 
-@_rule("Reshape")
+@rule("Reshape")
 def _reshape(pool: Pool) -> Drawn:
     value = pool.value(None)
     sizes = list(pool.shape(value))
@@ -421,13 +404,13 @@ def _reshape(pool: Pool) -> Drawn:
     return [value, pool.constant(np.array(wanted, np.int64))], {}
 
 
-@_rule("Transpose")
+@rule("Transpose")
 def _transpose(pool: Pool) -> Drawn:
     value = pool.value(None)
     return [value], {"perm": [int(each) for each in pool.rng.permutation(len(pool.shape(value)))]}
 
 
-@_rule("Concat")
+@rule("Concat")
 def _concat(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3, 4))
     axis = pool.axis(len(pool.shape(value)))
@@ -435,7 +418,7 @@ def _concat(pool: Pool) -> Drawn:
     return pool.shuffled([value, *others]), {"axis": axis}
 
 
-@_rule("Split")
+@rule("Split")
 def _split(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3, 4))
     axis = pool.axis(len(pool.shape(value)))
@@ -446,7 +429,7 @@ def _split(pool: Pool) -> Drawn:
     return [value, pool.constant(np.array([first, size - first], np.int64))], {"axis": axis, "outputs": 2}
 
 
-@_rule("Slice")
+@rule("Slice")
 def _slice(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3, 4))
     rank = len(pool.shape(value))
@@ -477,23 +460,23 @@ def _squeezed(pool: Pool) -> Drawn:
     return ([value, pool.constant(np.array(axes, np.int64))], {}) if pool.opset >= 13 else ([value], {"axes": axes})
 
 
-_RULES.update({"Unsqueeze": _unsqueeze, "Squeeze": _squeezed})
+RULES.update({"Unsqueeze": _unsqueeze, "Squeeze": _squeezed})
 
 
-@_rule("Expand")
+@rule("Expand")
 def _expand(pool: Pool) -> Drawn:
     value = pool.value(None)
     wanted = [size if size > 1 else pool.integer(1, 3) for size in pool.static_ones(value)]
     return [value, pool.constant(np.array([2] * pool.integer(0, 1) + wanted, np.int64))], {}
 
 
-@_rule("Tile")
+@rule("Tile")
 def _tile(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3, 4))
     return [value, pool.constant(pool.rng.integers(1, 3, len(pool.shape(value))))], {}
 
 
-@_rule("Pad")
+@rule("Pad")
 def _pad(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3, 4))
     shape, mode = pool.shape(value), pool.choice(("constant", "constant", "reflect", "edge", "wrap"))
@@ -505,28 +488,28 @@ def _pad(pool: Pool) -> Drawn:
     return inputs, {"mode": mode}
 
 
-@_rule("Gather")
+@rule("Gather")
 def _gather(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3, 4))
     axis = pool.axis(len(pool.shape(value)))
     return [value, pool.places(pool.shape_drawn(2), pool.shape(value)[axis])], {"axis": axis}
 
 
-@_rule("GatherElements")
+@rule("GatherElements")
 def _gather_elements(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3))
     axis = pool.axis(len(pool.shape(value)))
     return [value, pool.places(pool.shape(value), pool.shape(value)[axis])], {"axis": axis}
 
 
-@_rule("GatherND")
+@rule("GatherND")
 def _gather_nd(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3))
     depth = pool.integer(1, len(pool.shape(value)))
     return [value, pool.places((pool.size(), depth), min(pool.shape(value)[:depth]))], {}
 
 
-@_rule("ScatterElements", "Scatter")
+@rule("ScatterElements", "Scatter")
 def _scatter_elements(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3))
     shape = pool.shape(value)
@@ -541,7 +524,7 @@ def _scatter_elements(pool: Pool) -> Drawn:
     }
 
 
-@_rule("ScatterND")
+@rule("ScatterND")
 def _scatter_nd(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3))
     shape = pool.shape(value)
@@ -550,14 +533,14 @@ def _scatter_nd(pool: Pool) -> Drawn:
     return [value, pool.constant(places), updates], {}
 
 
-@_rule("OneHot")
+@rule("OneHot")
 def _one_hot(pool: Pool) -> Drawn:
     places = pool.places(pool.shape_drawn(2), 5)
     values = pool.constant(np.array([0, 1]).astype(pool.choice([DTYPES["float32"], DTYPES["int64"], DTYPES["int32"]])))
     return [places, pool.constant(np.array(5, np.int64)), values], {"axis": pool.choice((-1, 0))}
 
 
-@_rule("TopK")
+@rule("TopK")
 def _top_k(pool: Pool) -> Drawn:
     value = pool.value((*_FLOATS, "int32", "int64"), ranks=(1, 2, 3))
     axis = pool.axis(len(pool.shape(value)))
@@ -566,33 +549,33 @@ def _top_k(pool: Pool) -> Drawn:
     return [value, pool.constant(np.array([k], np.int64))], {"axis": axis, **largest, "outputs": 2}
 
 
-@_rule("CumSum", "CumProd")
+@rule("CumSum", "CumProd")
 def _cumulated(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float64", "int32", "int64"), ranks=(1, 2, 3))
     axis = pool.constant(np.array(pool.axis(len(pool.shape(value))), np.int64))
     return [value, axis], {"exclusive": pool.integer(0, 1), "reverse": pool.integer(0, 1)}
 
 
-@_rule("Trilu")
+@rule("Trilu")
 def _trilu(pool: Pool) -> Drawn:
     return [pool.value(None, ranks=(2, 3)), pool.constant(np.array(pool.integer(-2, 2), np.int64))], {
         "upper": pool.integer(0, 1)
     }
 
 
-@_rule("Compress")
+@rule("Compress")
 def _compress(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(1, 2, 3))
     axis = pool.axis(len(pool.shape(value)))
     return [value, pool.constant(pool.rng.random(pool.shape(value)[axis]) < 0.6)], {"axis": axis}
 
 
-@_rule("DepthToSpace", "SpaceToDepth")
+@rule("DepthToSpace", "SpaceToDepth")
 def _depth(pool: Pool) -> Drawn:
     return [pool.value(("float32", "float16", "float64", "int32"), ranks=(4,))], {"blocksize": pool.choice((1, 2))}
 
 
-@_rule("Upsample")
+@rule("Upsample")
 def _upsample(pool: Pool) -> Drawn:
     if pool.opset != 9:
         raise NoDraw
@@ -601,7 +584,7 @@ def _upsample(pool: Pool) -> Drawn:
     return [value, pool.constant(scales)], {"mode": pool.choice(("nearest", "linear"))}
 
 
-@_rule("Resize")
+@rule("Resize")
 def _resize(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float32", "float16", "uint8", "int32"), ranks=(3, 4))
     mode = pool.choice(("nearest", "linear", "cubic"))
@@ -616,7 +599,7 @@ def _resize(pool: Pool) -> Drawn:
     return [value, "", pool.constant(np.array(scales, np.float32))], found
 
 
-@_rule("GridSample")
+@rule("GridSample")
 def _grid_sample(pool: Pool) -> Drawn:
     value = pool.value(("float32",), ranks=(4,))
     grid = pool.constant(pool.rng.uniform(-1.3, 1.3, (pool.shape(value)[0], 3, 4, 2)).astype(np.float32))
@@ -627,7 +610,7 @@ def _grid_sample(pool: Pool) -> Drawn:
     }  # fmt: skip
 
 
-@_rule("AffineGrid")
+@rule("AffineGrid")
 def _affine_grid(pool: Pool) -> Drawn:
     theta = pool.constant(pool.rng.uniform(-1, 1, (2, 2, 3)).astype(np.float32))
     return [theta, pool.constant(np.array([2, 3, 4, 5], np.int64))], {"align_corners": pool.integer(0, 1)}
@@ -650,10 +633,10 @@ def _roi_align(pool: Pool) -> Drawn:
     }  # fmt: skip
 
 
-_RULES.update({"MaxRoiPool": _max_roi_pool, "RoiAlign": _roi_align})
+RULES.update({"MaxRoiPool": _max_roi_pool, "RoiAlign": _roi_align})
 
 
-@_rule("MaxUnpool")
+@rule("MaxUnpool")
 def _max_unpool(pool: Pool) -> Drawn:
     value = pool.value(("float32",), ranks=(4,))
     n, c, h, w = pool.shape(value)
@@ -662,32 +645,32 @@ def _max_unpool(pool: Pool) -> Drawn:
     return [value, pool.constant(at.astype(np.int64))], {"kernel_shape": [2, 2], "strides": [2, 2]}
 
 
-@_rule("ReverseSequence")
+@rule("ReverseSequence")
 def _reverse(pool: Pool) -> Drawn:
     value = pool.value(None, ranks=(2, 3))
     steps, batch = pool.shape(value)[:2]
     return [value, pool.constant(pool.rng.integers(1, steps + 1, batch))], {"time_axis": 0, "batch_axis": 1}
 
 
-@_rule("Range")
+@rule("Range")
 def _range(pool: Pool) -> Drawn:
     dtype = pool.choice((np.float32, np.int32, np.int64))
     step = pool.choice((1, 2, -1))
     return [pool.constant(np.array(each, dtype)) for each in ((0, 7, step) if step > 0 else (7, 0, step))], {}
 
 
-@_rule("ConstantOfShape")
+@rule("ConstantOfShape")
 def _constant_of_shape(pool: Pool) -> Drawn:
     value = onnx.numpy_helper.from_array(np.array([2], pool.choice((np.float32, np.int64, np.bool_))))
     return [pool.constant(np.array(pool.shape_drawn(3), np.int64))], {"value": value}
 
 
-@_rule("EyeLike")
+@rule("EyeLike")
 def _eye(pool: Pool) -> Drawn:
     return [pool.value(("float32", "int32", "int64", "float64"), ranks=(2,))], {"k": pool.integer(-1, 1)}
 
 
-@_rule("Einsum")
+@rule("Einsum")
 def _einsum(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float64"), ranks=(2, 3))
     shape = pool.shape(value)
@@ -720,15 +703,15 @@ def _dequantize_linear(pool: Pool) -> Drawn:
     return [value, _scale(pool), *zero], {}
 
 
-_RULES.update({"QuantizeLinear": _quantize_linear, "DequantizeLinear": _dequantize_linear})
+RULES.update({"QuantizeLinear": _quantize_linear, "DequantizeLinear": _dequantize_linear})
 
 
-@_rule("DynamicQuantizeLinear")
+@rule("DynamicQuantizeLinear")
 def _dynamic_quantize(pool: Pool) -> Drawn:
     return [pool.value(("float32",))], {"outputs": 3}
 
 
-@_rule("com.microsoft::QGemm")
+@rule("com.microsoft::QGemm")
 def _qgemm(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"), ranks=(2,))
     kind = DTYPES[pool.choice(("int8", "uint8"))]
@@ -744,7 +727,7 @@ def _qgemm(pool: Pool) -> Drawn:
     }  # fmt: skip
 
 
-@_rule("com.microsoft::QLinearConcat")
+@rule("com.microsoft::QLinearConcat")
 def _qlinear_concat(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"), ranks=(1, 2, 3, 4))
     axis, dtype = pool.axis(len(pool.shape(value))), pool.dtype(value)
@@ -755,23 +738,24 @@ def _qlinear_concat(pool: Pool) -> Drawn:
     return inputs, {"axis": axis}
 
 
-@_rule("com.microsoft::QLinearGlobalAveragePool")
+@rule("com.microsoft::QLinearGlobalAveragePool")
 def _qlinear_average(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"), ranks=(4,))
     zeros = [pool.constant_of((), pool.dtype(value)) for _ in range(2)]
     return [value, _scale(pool), zeros[0], _scale(pool), zeros[1]], {"channels_last": pool.integer(0, 1)}
 
 
-@_rule("com.microsoft::QLinearSoftmax")
+@rule("com.microsoft::QLinearSoftmax")
 def _qlinear_softmax(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"), ranks=(1, 2, 3))
-    scale, zero = pool.constant(np.array(1 / 256, np.float32)), pool.constant(np.array(0, pool.dtype(value)))
+    most = np.iinfo(pool.dtype(value)).max  # ONNX Runtime wraps what is larger
+    scale, zero = pool.constant(np.array(1 / most, np.float32)), pool.constant(np.array(0, pool.dtype(value)))
     return [value, _scale(pool), pool.constant_of((), pool.dtype(value)), scale, zero], {
         "axis": pool.axis(len(pool.shape(value))), "opset": 13,
     }  # fmt: skip
 
 
-@_rule("com.microsoft::MatMulNBits")
+@rule("com.microsoft::MatMulNBits")
 def _matmul_nbits(pool: Pool) -> Drawn:
     value = pool.value(("float32",), ranks=(2, 3))
     k, n, block = pool.shape(value)[-1], pool.size(), pool.choice((16, 32))
@@ -782,7 +766,7 @@ def _matmul_nbits(pool: Pool) -> Drawn:
     return [value, packed, scales, *zeros], {"K": k, "N": n, "bits": 4, "block_size": block}
 
 
-@_rule("QLinearMatMul")
+@rule("QLinearMatMul")
 def _qlinear_matmul(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"), ranks=(2, 3))
     dtype, kind = pool.dtype(value), DTYPES[pool.choice(("int8", "uint8"))]
@@ -793,7 +777,7 @@ def _qlinear_matmul(pool: Pool) -> Drawn:
     ], {}  # fmt: skip
 
 
-@_rule("QLinearConv")
+@rule("QLinearConv")
 def _qlinear_conv(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"), ranks=(4,))
     _, channels, *spatial = pool.shape(value)
@@ -806,7 +790,7 @@ def _qlinear_conv(pool: Pool) -> Drawn:
     ], found  # fmt: skip
 
 
-@_rule("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul")
+@rule("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul")
 def _qlinear_binary(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"))
     dtype = pool.dtype(value)
@@ -814,7 +798,7 @@ def _qlinear_binary(pool: Pool) -> Drawn:
     return [*quantized, pool.beside(value, [dtype]), *quantized[1:], _scale(pool), pool.constant_of((), dtype)], {}
 
 
-@_rule("com.microsoft::QLinearSigmoid", "com.microsoft::QLinearLeakyRelu")
+@rule("com.microsoft::QLinearSigmoid", "com.microsoft::QLinearLeakyRelu")
 def _qlinear_unary(pool: Pool) -> Drawn:
     value = pool.value(("uint8", "int8"))
     dtype = pool.dtype(value)
@@ -838,25 +822,25 @@ def _recurrence(gates: int, outputs: int) -> Rule:
     return rule
 
 
-_RULES.update({"LSTM": _recurrence(4, 3), "GRU": _recurrence(3, 2), "RNN": _recurrence(1, 2)})
+RULES.update({"LSTM": _recurrence(4, 3), "GRU": _recurrence(3, 2), "RNN": _recurrence(1, 2)})
 
 
-@_rule("MeanVarianceNormalization")
+@rule("MeanVarianceNormalization")
 def _mean_variance(pool: Pool) -> Drawn:
     return [pool.value(("float32",), ranks=(4,))], {}
 
 
-@_rule("Dropout")
+@rule("Dropout")
 def _dropout(pool: Pool) -> Drawn:
     return [pool.value(("float32", "float16", "float64"))], {}
 
 
-@_rule("Unique")
+@rule("Unique")
 def _unique(pool: Pool) -> Drawn:
     return [pool.value(("float32", "int64", "int8"), ranks=(1, 2))], {"outputs": pool.integer(1, 4)}
 
 
-@_rule("Softmax", "LogSoftmax", "Hardmax")
+@rule("Softmax", "LogSoftmax", "Hardmax")
 def _softmax(pool: Pool) -> Drawn:
     value = pool.value(("float32", "float32", "float64", "float16", "bfloat16"), ranks=(1, 2, 3, 4))
     return [value], {"axis": pool.axis(len(pool.shape(value)))}
@@ -876,7 +860,7 @@ def _reduce(op: str) -> Rule:
     return rule
 
 
-_RULES.update({
+RULES.update({
     f"Reduce{kind}": _reduce(f"Reduce{kind}")
     for kind in ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 })  # fmt: skip
@@ -909,7 +893,7 @@ def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | N
     if op == "Pow" and not is_float(first.dtype):
         exponents = second if second is not None else np.zeros(1)
         return bool((exponents < 0).any()) or bool((np.abs(first.astype(np.float64)) > 100).any())
-    if op in ("ReduceLogSum", "ReduceL2") and not is_float(first.dtype):  # a sum that wraps, or a float that does not
+    if op in ("ReduceLogSum", "ReduceL2", "ReduceMean") and not is_float(first.dtype):  # a sum that wraps, or does not
         terms = np.abs(first.astype(np.float64)) ** (2 if op == "ReduceL2" else 1)
         return bool(terms.sum() > np.iinfo(first.dtype).max)
     if op == "ScatterElements" and attributes.get("reduction") == "max" and is_float(first.dtype):

@@ -132,6 +132,13 @@ class Pool:
             env[name] = (special if is_special else drawn)(self.rng, shape, dtype)
         return name
 
+    def give(self, name: str) -> None:
+        """Make a constant an input, the same in each call; no other node takes it."""
+        array = self.constants.pop(name)
+        self.inputs.append(name)
+        for env in self.envs:
+            env[name] = array
+
     def beside(self, name: str, dtypes: Iterable[Any]) -> str:
         """Return a value of one of these dtypes that broadcasts with another: one that is there, or a constant."""
         wanted = [np.dtype(DTYPES.get(each, each)) for each in dtypes]
@@ -147,7 +154,7 @@ class Pool:
         return sizes[self.integer(0, len(sizes)) if self.chance(0.3) else 0 :]
 
     def made(self, shape: Sequence[int], dtype: np.dtype[Any], other: str) -> str:
-        """Return a value of this shape and dtype: one that is there, or a constant."""
+        """Return a value of this shape and dtype: one that is there, but `other` seldom, or a constant."""
         found = [each for each in self.names if self.dtype(each) == dtype and self.shape(each) == tuple(shape)]
         found = [each for each in found if each != other or self.chance(0.3)]
         return self.choice(found) if found and self.chance(0.6) else self.constant_of(shape, dtype)

@@ -66,6 +66,25 @@ def test_what_a_rounding_decides_is_not_compared() -> None:
     assert differences({"z": np.array([2, 3, 3, 3], np.float32)}, want)
 
 
+def test_zeros_are_compared_where_most_are_zero() -> None:
+    case = case_of(("Relu", "x", "y"), ("Sin", "y", "z"), x=np.array([-1, -2, -3, 1], np.float32))
+    want = expected(case, case.envs[0], Evaluator(18))
+    assert not want.unsaid["z"].any()
+    assert differences({"z": np.array([0, 0.5, 0, np.sin(1)], np.float32)}, want)
+
+
+def test_what_overflows_16_bits_in_between_is_not_compared() -> None:
+    case = case_of(("Exp", "x", "y"), ("Log", "y", "z"), x=np.array([20, -1, 0, 1], np.float16))
+    assert expected(case, case.envs[0], Evaluator(18)).unsaid["z"].tolist() == [True, False, False, False]
+
+
+def test_what_comes_of_lost_digits_is_not_compared() -> None:
+    nodes = [("Exp", "x", "e"), ("Tan", "e", "y"), ("Abs", "y", "z")]
+    nodes += [("Sqrt", "z", "a"), ("Sqrt", "a", "b"), ("Sqrt", "b", "c"), ("Sqrt", "c", "d")]
+    case = case_of(*nodes, x=np.array([25, 0, 0.5, 1], np.float32))
+    assert expected(case, case.envs[0], Evaluator(18)).unsaid["d"].tolist() == [True, False, False, False]
+
+
 def test_dtypes_and_shapes_are_compared() -> None:
     case = case_of(("Neg", "x", "y"), x=RISING)
     want = expected(case, case.envs[0], Evaluator(18))

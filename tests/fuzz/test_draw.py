@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from tests.fuzz.draw import Made, draw
-from tests.fuzz.evaluate import Evaluator, is_float
+from tests.fuzz.evaluate import Evaluator, NotEvaluated, is_float
 from tests.fuzz.operators import is_undefined, operators
 
 
@@ -57,3 +58,13 @@ def test_what_no_standard_defines_is_not_drawn() -> None:
     assert not is_undefined("Cast", {"to": onnx.TensorProto.INT64}, [large])
     assert is_undefined("Div", {}, [zero, zero])
     assert not is_undefined("Div", {}, [large, large])
+
+
+def test_a_node_on_which_the_references_differ_is_not_drawn() -> None:
+    x = np.array([[np.nan, 1], [2, 3]], np.float32)
+    weights = [np.ones(shape, np.float32) for shape in ((1, 32, 2), (1, 32, 8), (1, 64))]
+    lstm = helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=8)  # ONNX Runtime makes numbers of NaN
+    assert Evaluator(18).checked(lstm, [x[None, 1:], *weights], has_runtime=True)
+    with pytest.raises(NotEvaluated, match="the references differ"):
+        Evaluator(18).checked(lstm, [x[None], *weights], has_runtime=True)
+    assert Evaluator(18).checked(helper.make_node("Abs", ["x"], ["y"]), [x], has_runtime=True)

@@ -305,7 +305,9 @@ class Node:
         return list(value.array.shape) if isinstance(value, Known) else self.shape_of(value)
 
     def shape_of(self, expression: Any) -> list[Any]:
-        """Return the dims of an expression."""
+        """Return the dims of an expression, or of known numbers."""
+        if isinstance(expression, Known):
+            return list(expression.array.shape)
         return [onnx_dims.simplify(dim, self.scope) for dim in expression.ty.shape.values]
 
     def static_shape(self, index: int, what: str) -> list[int]:

@@ -8,6 +8,7 @@ from tvm import relax, topi
 
 from relaxc.schedules.cpu.conv.blocked_compute import pad
 from relaxc.schedules.ir.dtypes import is_float
+from relaxc.service.passes.common.constants import constant
 from relaxc.service.passes.common.images import (
     BINARY,
     ZERO_KEEPING_UNARY,
@@ -52,7 +53,7 @@ def _quantized(images: BlockedImages, call: relax.Call) -> Blocked | None:
     ):
         return None
     found = images.blocked[data]
-    scalars = [relax.const(each.value.numpy().reshape(())) for each in numbers]
+    scalars = [constant(each.value.numpy().reshape(())) for each in numbers]
     return Blocked(images.emit(relax.Call(call.op, [found.var, *scalars], call.attrs)), found.channels)
 
 
@@ -126,7 +127,7 @@ def _operand(images: BlockedImages, arg: relax.Expr, channels: int) -> relax.Exp
         return images.blocked[arg].var if images.blocked[arg].channels == channels else None
     if is_tensor_constant(arg):
         array = arg.value.numpy()
-        return relax.const(array.reshape(())) if array.size == 1 else pack_broadcast(array, channels, images.lanes)
+        return constant(array.reshape(())) if array.size == 1 else pack_broadcast(array, channels, images.lanes)
     return images.pack(arg) if has_channels(arg) and channels_of(arg) == channels else None
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from relaxc.service.passes.common.constants import constant
+
 __all__ = ["pack_broadcast"]
 
 Array = np.ndarray[Any, Any]
@@ -18,4 +20,4 @@ def pack_broadcast(array: Array, channels: int, lanes: int) -> relax.Expr | None
     if shape != (1, channels, 1, 1) or array.dtype not in (np.float32, np.int32):
         return None
     filled = np.pad(array.reshape(channels), (0, -channels % lanes))
-    return relax.const(filled.reshape(1, -1, 1, 1, lanes))
+    return constant(filled.reshape(1, -1, 1, 1, lanes))

@@ -12,6 +12,7 @@ from relaxc.schedules.cpu import planning
 from relaxc.schedules.hardware import Cpu
 from relaxc.schedules.operators import Depthwise2d
 from relaxc.schedules.plan import Planner
+from relaxc.service.passes.common.constants import constant
 from relaxc.service.passes.common.images import pair, sides
 from relaxc.service.passes.common.rewrite import Rule, Scope, is_tensor_constant, rewrite_calls, static_shape
 
@@ -94,7 +95,7 @@ def _depthwise(call: relax.Call, scope: Scope, *, planner: Planner, lanes: int) 
             channels_last=True,
         )
     )
-    function, packed = planning.computation(plan), relax.const(planning.pack(plan, array))
+    function, packed = planning.computation(plan), constant(planning.pack(plan, array))
     name, pattern = planning.kernel_name(plan), {"op_pattern": _OUT_FUSABLE}
     result = scope.emit_te(function, source, packed, name=name, attrs=pattern)
     return relax.op.permute_dims(result, _TO_NCHW)

@@ -120,7 +120,7 @@ def _moved(args: Any, values: Any) -> Iterator[Any]:
         expr = pending.pop()
         value = values.get(expr) if isinstance(expr, relax.Var) else expr
         if isinstance(value, relax.Tuple):
-            pending += value.fields
+            pending.extend(value.fields)  # `+=` would make it an array of TVM
         elif op_name(value).removeprefix("relax.") in HOISTED:
             pending.append(value.args[0])
         else:

@@ -9,6 +9,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
+from relaxc.service.passes.common.constants import constant
 from relaxc.service.passes.common.rewrite import Scope, is_tensor_constant, op_name, rewrite_calls, static_shape
 
 __all__ = ["PointwiseFirst"]
@@ -92,8 +93,7 @@ def _before_concat(call: relax.Call, scope: Scope) -> relax.Expr | None:
     parts = np.split(taps, ends, axis=1)
     attrs, op = call.attrs, call.op
     results = [
-        scope.emit(relax.Call(op, [field, relax.const(np.ascontiguousarray(part))], attrs))
-        for field, part in zip(fields, parts, strict=True)
+        scope.emit(relax.Call(op, [field, constant(part)], attrs)) for field, part in zip(fields, parts, strict=True)
     ]
     for result in results[1:]:
         results[0] = scope.emit(relax.op.add(results[0], result))

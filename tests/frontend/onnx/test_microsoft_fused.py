@@ -45,6 +45,10 @@ CASES: dict[str, Callable[[], tuple[list[Any], list[Any], dict[str, Any]]]] = {
         [X, value("k", ["b", "m", 16]), value("v", ["b", "m", 16]), value("scores", [1, 4, "n", "m"])],
         {"bias": _w(48)},
     ),
+    "attention of known heads": lambda: (
+        [_op("MultiHeadAttention", ["x", "k", "v"], num_heads=2)],
+        [value("x", [2, 3, 16])], {"k": _w(2, 5, 16), "v": _w(2, 5, 16)},
+    ),
     "attention with a past": lambda: (
         [_op("MultiHeadAttention", ["x", "k", "v", "", "", "", "pk", "pv"], ["y", "nk", "nv"], num_heads=2)],
         [X, value("k", ["b", "n", 16]), value("v", ["b", "n", 16]), value("pk", ["b", 2, "p", 8]),
@@ -53,7 +57,8 @@ CASES: dict[str, Callable[[], tuple[list[Any], list[Any], dict[str, Any]]]] = {
     ),
     "embeddings": lambda: (
         [_op("EmbedLayerNormalization", ["ids32", "", "words", "places", "", "g", "h", "mask"], ["y", "counts"]),
-         node("Cast", ["counts"], ["z"], to=1)],
+         _op("EmbedLayerNormalization", ["ids32", "", "words", "places", "", "g", "h"], ["u", "none"]),
+         node("Concat", ["counts", "none"], ["both"], axis=0), node("Cast", ["both"], ["z"], to=1)],
         [value("ids32", ["b", "n"], INT32), MASK],
         {"words": _w(8, 16), "places": _w(32, 16), "g": _w(16), "h": _w(16)},
     ),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from tests.frontend.onnx.harness import check, model, node, value, write
 
@@ -14,18 +15,20 @@ WINDOW = np.hanning(16).astype("float32")
 
 
 @pytest.mark.parametrize(
-    ("shape", "length", "attributes", "opset"),
+    ("shape", "length", "attributes", "opset", "dtype"),
     [
-        (["b", 20, 1], None, {"onesided": 1}, 17),
-        (["b", 20, 3, 2], 16, {"axis": 1}, 17),
-        (["b", 4, 20, 2], 32, {"axis": 2, "inverse": 1}, 18),
-        (["b", 6, 5, 1], None, {}, 20),
+        (["b", 20, 1], None, {"onesided": 1}, 17, TensorProto.FLOAT),
+        (["b", 20, 3, 2], 16, {"axis": 1}, 17, TensorProto.DOUBLE),
+        (["b", 4, 20, 2], 32, {"axis": 2, "inverse": 1}, 18, TensorProto.FLOAT),
+        (["b", 6, 5, 1], None, {}, 20, TensorProto.DOUBLE),
     ],
 )
-def test_a_transform(shape: list[Any], length: int | None, attributes: dict[str, Any], opset: int, tmp_path: Path):
+def test_a_transform(
+    shape: list[Any], length: int | None, attributes: dict[str, Any], opset: int, dtype: int, tmp_path: Path
+):
     weights = {} if length is None else {"length": np.int64(length)}
     nodes = [node("DFT", ["x", *weights], ["y"], **attributes)]
-    proto = model(nodes, [value("x", shape)], [value("y", [None] * len(shape))], opset=opset, **weights)
+    proto = model(nodes, [value("x", shape, dtype)], [value("y", [None] * len(shape), dtype)], opset=opset, **weights)
     check(write(tmp_path, proto))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.frontend.onnx.harness import FLOAT, INT64, compiled, model, node, value
+from relaxc.service import compiler
+from relaxc.service.request import CompileOptions
+from tests.frontend.onnx.harness import FLOAT, INT64, compiled, model, node, value, write
 
 
 def _drawn(rng: np.random.Generator, images: int, classes: int, places: int, *, center: int) -> dict[str, Any]:
@@ -41,3 +44,15 @@ def test_the_same_boxes_are_kept(center: int, tmp_path: Path) -> None:
         call |= {name: np.array([x], operands[name][1]) for name, x in zip(operands, numbers, strict=True)}
         got, want = session(**call), dict(zip("yz", runtime.run(["y", "z"], call), strict=True))
         assert all(np.array_equal(got[name], want[name]) for name in "yz"), sizes
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_it_is_a_kernel_of_a_gpu_too(tmp_path: Path) -> None:
+    """What a block keeps for itself is no memory of the device."""
+    inputs = [value("boxes", [1, 6, 4]), value("scores", [1, 2, 6]), value("most", [1], INT64)]
+    proto = model(
+        [node("NonMaxSuppression", ["boxes", "scores", "most"], ["y"])], inputs, [value("y", [None, 3], INT64)]
+    )
+    request = compiler.prepare(write(tmp_path, proto), target="cuda-sm90", options=CompileOptions(verify=False))
+    compiler.run(request, tmp_path, lambda event: None)
+    assert next(tmp_path.glob("*.so")).stat().st_size

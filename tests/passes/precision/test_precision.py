@@ -160,6 +160,16 @@ def test_a_rounding_that_a_product_reads_stays_for_all_that_read_it() -> None:
     assert_unchanged(MergeEqualCalls()(graph(net, x=(6, 4))), CancelCasts())
 
 
+def test_roundings_of_all_parts_of_a_concat_are_seen() -> None:
+    weight = weights(4, 4, dtype="bfloat16")
+
+    def net(x: Any) -> Any:
+        parts = [low(op.exp(x)), low(op.abs(x))]
+        return op.matmul(op.concat(parts, axis=0), weight)
+
+    assert_unchanged(graph(net, x=(2, 4)), StoreLow(asked=True))
+
+
 def test_outputs_are_not_rounded() -> None:
     weight = weights(4, 4, dtype="bfloat16")
 

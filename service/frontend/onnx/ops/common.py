@@ -17,6 +17,7 @@ __all__ = [
     "FLOAT8",
     "aligned",
     "cast",
+    "constant",
     "full_precision",
     "is_float",
     "is_integer",
@@ -54,6 +55,11 @@ def scalar(value: float | int | bool, like: Any) -> Any:
         if not limits.min <= value <= limits.max or value != math.floor(value):
             raise Refused(f"{value} in the dtype {dtype}, which has no such number")
     return relax.const(value, dtype)
+
+
+def constant(array: Any) -> Any:
+    """Return a constant of an array's numbers and dtype: untold, `relax.const` makes 32 bits of 64."""
+    return relax.const(array, str(array.dtype))
 
 
 def cast(expression: Any, dtype: str) -> Any:

@@ -90,7 +90,8 @@ def _embed(node: Node) -> Any:
     if segments is not None and kinds is not None:
         total = node.apply("Add", total, node.apply("Gather", kinds, segments))
     y = node.apply("LayerNormalization", total, gamma, beta, axis=-1, epsilon=node.attr("epsilon", 1e-12))
-    counts = None if mask is None else node.apply("ReduceSum", mask, node.known([1]), keepdims=0)
+    counted = node.apply("Mul", ids, _number(node, 0, node.dtype(0))) if mask is None else mask
+    counts = node.apply("ReduceSum", counted, node.known([1]), keepdims=0)
     return y, counts, total
 
 
@@ -157,7 +158,7 @@ def _masked(node: Node, mask: Any, k: Any, dtype: str) -> Any:
     """What is added to the logits of keys that a mask of `[batch, keys]` or `[batch, queries, keys]` leaves out."""
     if mask is None:
         return None
-    shape = list(mask.array.shape) if isinstance(mask, Known) else node.shape_of(mask)
+    shape = node.shape_of(mask)
     if len(shape) == 1:  # how many keys each row has
         places = node.apply(
             "Range", _number(node, 0, "int64"), _size(node, node.shape_of(k)[2]), _number(node, 1, "int64")

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from relaxc.service.frontend.onnx.node import Node, Refused
-from relaxc.service.frontend.onnx.ops.common import permuted, reshaped
+from relaxc.service.frontend.onnx.ops.common import constant, permuted, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
 
 _LONGEST = 1 << 13
@@ -49,7 +49,7 @@ def _dft(node: Node) -> Any:
     else:
         weights = np.block([[cosines, sines], [-sines, cosines]])
         flat = reshaped(node, turned, [*rows, 2 * len(cosines)])
-    made = node.emit(relax.op.matmul(flat, relax.const(weights.astype(dtype))))
+    made = node.emit(relax.op.matmul(flat, constant(weights.astype(dtype))))
     parts = reshaped(node, made, [*rows, 2, bins])
     rank = len(shape)
     back = list(range(rank - 2))
@@ -77,7 +77,7 @@ def _stft(node: Node) -> Any:
         window[begin : begin + len(given)] = given
     bins = length // 2 + 1 if node.attr("onesided", 1) else length
     filters = [(wave * window[:, None]).T for wave in _waves(length, bins)]
-    weights = relax.const(np.concatenate(filters)[:, None, :].astype(dtype))
+    weights = constant(np.concatenate(filters)[:, None, :].astype(dtype))
     signal = reshaped(node, node.tensor(0), [shape[0], 1, shape[1]])
     made = node.emit(relax.op.nn.conv1d(signal, weights, strides=step))
     frames = node.shape_of(made)[2]

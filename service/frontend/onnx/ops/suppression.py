@@ -91,9 +91,9 @@ def _select(center: bool) -> tirx.PrimFunc:
                 image, label = T.axis.remap("SS", [i, j])
                 T.reads(boxes[image, 0:places, 0:4], scores[image, label, 0:places], most[0], overlap[0], least[0])
                 T.writes(kept[image, label, 0:places], left[image, label, 0:places], count[image, label])
-                best = T.sblock_alloc_buffer((1,), "int64")
-                after = T.sblock_alloc_buffer((1,), "int64")
-                number = T.sblock_alloc_buffer((1,), "int64")
+                best = T.sblock_alloc_buffer((1,), "int64", scope="local")
+                after = T.sblock_alloc_buffer((1,), "int64", scope="local")
+                number = T.sblock_alloc_buffer((1,), "int64", scope="local")
                 best[0] = T.int64(-1)
                 number[0] = T.int64(0)
                 for place in range(places):
@@ -139,7 +139,7 @@ def _listed() -> tirx.PrimFunc:
         with T.sblock("listed"):
             T.reads(kept[0:images, 0:classes, 0:places], count[0:images, 0:classes])
             T.writes(rows[0:n, 0:3])
-            row = T.sblock_alloc_buffer((1,), "int64")
+            row = T.sblock_alloc_buffer((1,), "int64", scope="local")
             row[0] = T.int64(0)
             for image, label in T.grid(images, classes):
                 for place in range(count[image, label]):

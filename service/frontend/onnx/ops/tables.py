@@ -9,14 +9,10 @@ import numpy as np
 from tvm import relax
 
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
-from relaxc.service.frontend.onnx.ops.common import cast, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.common import cast, constant, reshaped, scalar
 from relaxc.service.frontend.onnx.ops.matmul import matmul
 from relaxc.service.frontend.onnx.ops.registry import op
 from relaxc.service.frontend.onnx.ops.scores import labels_of, transformed
-
-
-def _constant(array: Any) -> Any:
-    return relax.const(array, str(array.dtype))  # which is int32 of int64, unless it is told
 
 
 def _floats(node: Node) -> Any:
@@ -26,7 +22,7 @@ def _floats(node: Node) -> Any:
 def _row(node: Node, name: str, default: float) -> Any:
     """An attribute with a number for each feature, or one for all."""
     values = np.array(node.attr(name, (default,)), "float32")
-    return relax.const(values if values.size > 1 else values.reshape(()))
+    return constant(values if values.size > 1 else values.reshape(()))
 
 
 @op("ai.onnx.ml::Scaler")
@@ -60,7 +56,7 @@ def _imputer(node: Node) -> Any:
     gone = node.attr(f"replaced_value_{kind}", 0)
     x = node.tensor(0)
     lacks = relax.op.isnan(x) if is_float and math.isnan(gone) else relax.op.equal(x, scalar(gone, x))
-    filler = node.emit(cast(_constant(values if values.size > 1 else values.reshape(())), dtype_of(x)))
+    filler = node.emit(cast(constant(values if values.size > 1 else values.reshape(())), dtype_of(x)))
     return relax.op.where(node.emit(lacks), filler, x)
 
 
@@ -92,9 +88,9 @@ def _linear(node: Node, rows: int) -> Any:
     x = _floats(node)
     if node.rank(0) == 1:
         x = reshaped(node, x, [1, *node.shape(0)])
-    scores = matmul(node, x, relax.const(np.ascontiguousarray(weights.T)))
+    scores = matmul(node, x, constant(np.ascontiguousarray(weights.T)))
     given = node.attr("intercepts", ())
-    return node.emit(relax.op.add(scores, relax.const(np.array(given, "float32")))) if given else scores
+    return node.emit(relax.op.add(scores, constant(np.array(given, "float32")))) if given else scores
 
 
 @op("ai.onnx.ml::LinearRegressor")
@@ -120,14 +116,14 @@ def _label_encoder(node: Node) -> Any:
     x = node.tensor(0)
     shape = node.shape(0)
     each = reshaped(node, x, [*shape, 1])
-    same = node.emit(relax.op.equal(each, _constant(keys)))
+    same = node.emit(relax.op.equal(each, constant(keys)))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
-        nan = node.emit(relax.op.logical_and(node.emit(relax.op.isnan(each)), _constant(np.isnan(keys))))
+        nan = node.emit(relax.op.logical_and(node.emit(relax.op.isnan(each)), constant(np.isnan(keys))))
         same = node.emit(relax.op.logical_or(same, nan))
     # The first key that is the same, or the place behind all.
-    ordered = node.emit(relax.op.where(same, _constant(np.arange(keys.size)), relax.const(keys.size, "int64")))
+    ordered = node.emit(relax.op.where(same, constant(np.arange(keys.size)), relax.const(keys.size, "int64")))
     place = node.emit(relax.op.min(ordered, [-1]))
-    return relax.op.take(_constant(np.append(values, default).astype(values.dtype)), place, 0, mode="clip")
+    return relax.op.take(constant(np.append(values, default).astype(values.dtype)), place, 0, mode="clip")
 
 
 def _table(node: Node) -> tuple[Any, Any, Any]:

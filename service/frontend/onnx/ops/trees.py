@@ -13,7 +13,7 @@ import numpy as np
 from tvm import relax
 
 from relaxc.service.frontend.onnx.node import Node, Refused
-from relaxc.service.frontend.onnx.ops.common import cast, relax_dim, scalar
+from relaxc.service.frontend.onnx.ops.common import cast, constant, relax_dim, scalar
 from relaxc.service.frontend.onnx.ops.forest import Forest, walk
 from relaxc.service.frontend.onnx.ops.registry import op
 from relaxc.service.frontend.onnx.ops.scores import column, labels_of, transformed
@@ -116,7 +116,7 @@ def _classifier(node: Node) -> Any:
     if base and len(base) != count:
         raise Refused(f"{len(base)} base values of {count} classes")
     if base:
-        scores = node.emit(relax.op.add(scores, relax.const(np.array(base, forest.dtype))))
+        scores = node.emit(relax.op.add(scores, constant(np.array(base, forest.dtype))))
     if count == 2:
         # Whatever the labels are, and however large the first score is.
         named = cast(node.emit(relax.op.greater(column(node, scores, 1), scalar(0, scores))), "int64")
@@ -225,5 +225,5 @@ def _scores(node: Node, forest: Forest, join: str, base: Sequence[float] | None)
     if join == "AVERAGE":
         scores = node.emit(relax.op.divide(scores, scalar(len(forest.roots), scores)))
     if base:
-        scores = node.emit(relax.op.add(scores, relax.const(np.array(base, forest.dtype))))
+        scores = node.emit(relax.op.add(scores, constant(np.array(base, forest.dtype))))
     return scores
