@@ -67,8 +67,8 @@ def _sizes(
 
 
 def gathered(node: Node, index: int, *, keep: bool) -> tuple[Any, list[Any]]:
-    """Return the first input with the elements of the axes that input `index` names on one axis more, at the end, and
-    the shape of a reduction over that: with a size of 1 for each of these axes, or without them.
+    """Return the first input as a matrix whose columns are the elements of the axes that input `index` names, and the
+    shape of a reduction over these: with a size of 1 for each of them, or without them.
     """
     rank = node.rank(0)
     left = 0 if keep else rank - vector(node, index)[1]
@@ -76,25 +76,38 @@ def gathered(node: Node, index: int, *, keep: bool) -> tuple[Any, list[Any]]:
     def sizes(flags: list[Any], own: Sequence[Any]) -> list[Any]:
         kept = [tirx.Select(flag == 1, ONE, size) for flag, size in zip(flags, own, strict=True)]
         taken = [tirx.Select(flag == 1, size, ONE) for flag, size in zip(flags, own, strict=True)]
-        return [*kept, *taken, *_others(flags, own, left)]
+        return [*kept, *taken, *_behind(kept), *_behind(taken), *_others(flags, own, left)]
 
     found = _sizes(node, index, rank, sizes, twice=keep)
     kept, taken = found[:rank], found[rank : 2 * rank]
+    # With all products known the kernel has no quotient of a quotient, which TVM simplifies for minutes.
+    rows, columns = found[2 * rank : 3 * rank + 1], found[3 * rank + 1 : 4 * rank + 2]
 
     def kernel(x: te.Tensor, *sizes: Any) -> te.Tensor:
-        kept, taken = sizes[:rank], sizes[rank:]
+        kept, taken, rows, columns = (
+            sizes[:rank],
+            sizes[rank : 2 * rank],
+            sizes[2 * rank : 3 * rank + 1],
+            sizes[3 * rank + 1 :],
+        )
 
-        def element(*place: Any) -> Any:
-            rest, index = place[-1], []
-            for size, own in zip(reversed(taken), reversed(place[:-1]), strict=True):
-                index.append(own + tirx.floormod(rest, size))
-                rest = tirx.floordiv(rest, size)
-            return x(*reversed(index))
+        def element(row: Any, column: Any) -> Any:
+            places = (
+                tirx.floormod(tirx.floordiv(row, rows[axis + 1]), kept[axis])
+                + tirx.floormod(tirx.floordiv(column, columns[axis + 1]), taken[axis])
+                for axis in range(rank)
+            )
+            return x(*places)
 
-        return te.compute([*kept, onnx_dims.product(list(taken))], element, name="gathered")
+        return te.compute([rows[0], columns[0]], element, name="gathered")
 
-    made = node.te(kernel, node.tensor(0), *kept, *taken, primfunc_name_hint="gathered")
-    return made, kept if keep else found[2 * rank :]
+    made = node.te(kernel, node.tensor(0), *kept, *taken, *rows, *columns, primfunc_name_hint="gathered")
+    return made, kept if keep else found[4 * rank + 2 :]
+
+
+def _behind(sizes: Sequence[Any]) -> list[Any]:
+    """The product of all sizes, of all but the first, and so on to 1, which is that of none."""
+    return [onnx_dims.product(list(sizes[place:])) if place < len(sizes) else ONE for place in range(len(sizes) + 1)]
 
 
 def with_one_between(node: Node, index: int, function: Callable[[Any, int], Any]) -> Any:

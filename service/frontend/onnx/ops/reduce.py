@@ -122,7 +122,7 @@ def _reduce(node: Node) -> Any:
     keep = bool(node.attr("keepdims", 1))
     if rank and node.has(1) and not node.is_known(1):
         x, shape = gathered(node, 1, keep=keep)
-        return reshaped(node, _reduced(node, x, [rank], False), shape)
+        return reshaped(node, _reduced(node, x, [1], False), shape)
     axes = node.axes(1)
     if not rank or (not axes and node.attr("noop_with_empty_axes", 0)):
         return _ALONE[node.op](node, x) if node.op in _ALONE else x
