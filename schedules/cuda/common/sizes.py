@@ -19,8 +19,10 @@ def buffers_of(func: PrimFunc) -> list[Buffer]:
 
 
 def symbols_of(func: PrimFunc) -> tuple[Var, ...]:
-    """Return the sizes that are known at the call alone."""
-    return tuple(tir.variables([dim for buffer in buffers_of(func) for dim in buffer.shape]))
+    """Return the sizes that are known at the call alone: dims of operands, and numbers that the program gives."""
+    dims = [dim for buffer in buffers_of(func) for dim in buffer.shape]
+    given = [param for param in func.params if not tirx.is_buffer_var(param) and str(param.ty.dtype) == tir.INDEX]
+    return tuple(tir.variables([*dims, *given]))
 
 
 def unbound_size(func: PrimFunc) -> str:

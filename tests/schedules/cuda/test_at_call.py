@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tvm.script import tirx as T
 
 from benchmarks.gpu import attention_device, conv_device, moves_device, plain_device, rows_device
 from benchmarks.gpu.attention_cases import AttentionCase
@@ -104,3 +105,26 @@ CASES = (
 def test_numbers_of_its_text(suite, case, rule, tmp_path):
     got, want = computed(suite, case, rule, tmp_path)
     np.testing.assert_allclose(got, want, rtol=4e-3, atol=4e-3 * max(1.0, np.nanmax(np.abs(want))))
+
+
+@T.prim_func(private=True, s_tir=True)
+def repeated(a: T.handle, often: T.int64, b: T.handle):
+    """Each row `often` times: a number that is no dim of an operand."""
+    n, m = T.int64(), T.int64()
+    x, y = T.match_buffer(a, (n, T.int64(8)), "float32"), T.match_buffer(b, (m, T.int64(8)), "float32")
+    for i, j in T.grid(m, T.int64(8)):
+        with T.sblock("repeated"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            y[vi, vj] = x[vi // often, vj]
+
+
+def test_a_number_that_the_program_gives_and_no_operand_has(tmp_path):
+    func, rule = repeated.with_attr("op_pattern", 2), next(rule for rule in RULES if rule.name == "cuda.elementwise")
+    form = rule.match(func)
+    assert not isinstance(form, Declined), form.reason
+    made = rule.kernel_of(form, rule.default(form, GPU), GPU)
+    kernel, sizes = at_sizes(made, {"n": 3, "m": 12, "often": 4})
+    x, y = np.arange(24, dtype="float32").reshape(3, 8), np.full((12, 8), 77, "float32")
+    arrays = {func.params[0]: x, func.params[2]: y}
+    run(kernel, [arrays[buffer] for buffer in kernel.pointers], tmp_path, sizes=sizes)
+    np.testing.assert_array_equal(y, np.repeat(x, 4, axis=0))
