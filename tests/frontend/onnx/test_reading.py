@@ -192,3 +192,26 @@ def test_an_input_of_no_elements_is_known(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got["same"], X)
     assert got["rows"].shape == (0, 3)
     assert got["most"].shape == (0,)
+
+
+def test_a_batch_norm_keeps_sizes_that_the_data_decides(tmp_path: Path) -> None:
+    """For all that TVM knows the channels may differ from the statistics': its result had other names for them."""
+    nodes = [
+        node("ReduceMax", ["x", "axes"], ["most"], keepdims=1),
+        node("Add", ["x", "most"], ["sum"]),
+        node("BatchNormalization", ["sum", "one", "one", "one", "one"], ["normal"]),
+        node("GlobalMaxPool", ["normal"], ["pooled"]),
+        node("Add", ["normal", "x"], ["y"]),
+    ]
+    proto = model(
+        nodes,
+        [value("x", [2, 1, 2, 1]), value("axes", [1], INT64)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "pooled")],
+        opset=18,
+        one=np.ones(1, "float32"),
+    )
+    call = {"x": np.arange(4, dtype="float32").reshape(2, 1, 2, 1), "axes": np.array([2])}
+    want = onnxruntime.InferenceSession(proto.SerializeToString()).run(["y", "pooled"], call)
+    got = compiled(tmp_path, proto)(**call)
+    for name, each in zip(("y", "pooled"), want, strict=True):
+        np.testing.assert_allclose(got[name], each, rtol=1e-5)

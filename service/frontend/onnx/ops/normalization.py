@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 from relaxc.service.errors import ModelMalformed
 from relaxc.service.frontend.onnx import dims as onnx_dims
 from relaxc.service.frontend.onnx.node import Node, Refused, dtype_of
-from relaxc.service.frontend.onnx.ops.common import aligned, cast, full_precision, reshaped, scalar
+from relaxc.service.frontend.onnx.ops.common import aligned, cast, full_precision, relax_dim, reshaped, scalar
 from relaxc.service.frontend.onnx.ops.reduce import lp_norm
 from relaxc.service.frontend.onnx.ops.registry import op
 
@@ -26,6 +26,8 @@ def _batch_norm(node: Node) -> Any:
     tensors = [node.emit(cast(node.tensor(index), wide)) for index in range(5)]
     result = relax.op.nn.batch_norm(*tensors, axis=1, epsilon=node.attr("epsilon", 1e-5), training=False)
     y = node.emit(relax.TupleGetItem(node.emit(result), 0))
+    if y.ty.shape is None:  # channels that the data decides: the contract holds them to the statistics
+        y = node.builder.match_cast(y, relax.TensorType([relax_dim(dim) for dim in node.shape(0)], wide))
     if node.output_count > 1:
         raise Refused("running statistics as outputs without training_mode")
     return cast(y, dtype)
