@@ -111,3 +111,14 @@ def test_zero_points_of_floats_are_part_of_the_formula(tmp_path: Path) -> None:
     got = session(x, np.array(0.5, "float32"), zero)["y"]
     want = (x.astype("float32") - 0.5 + 0.5).astype(x.dtype)
     np.testing.assert_array_equal(got.astype("float32"), want.astype("float32"))
+
+
+def test_a_scalar_keeps_its_shape(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [node("Identity", ["w"], ["y"])], "g", [], [value("y", [], TensorProto.INT4)],
+        [onnx.numpy_helper.from_array(np.array(-3, ml_dtypes.int4), "w")],
+    )  # fmt: skip
+    path = write(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12))
+    got = relaxc.load(relaxc.compile(path, target="x86-64-v3").path)()["y"]
+    assert got.shape == ()
+    assert int(got) == -3
