@@ -132,3 +132,13 @@ def test_eight_bit_floats_as_bfloat16_are_verified(tmp_path: Path) -> None:
     path = write(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12))
     x = drawn("float8_e5m2", (5,), 1)
     assert relaxc.load(relaxc.compile(path, target="x86-64-v3").path)(x)["y"].tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("name", ["int4", "float8_e4m3fn"])
+def test_a_constant_of_sizes_at_run_time_is_of_codes(tmp_path: Path, name: str) -> None:
+    held = onnx.numpy_helper.from_array(np.array([-3], np.float32).astype(getattr(ml_dtypes, name)))
+    nodes = [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["y"], value=held)]
+    graph = helper.make_graph(nodes, "g", [value("x", ["n"])], [value("y", ["n"], kind(name))])
+    path = write(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12))
+    got = relaxc.load(relaxc.compile(path, target="x86-64-v3").path)(np.zeros(3, "float32"))["y"]
+    assert got.astype("float32").tolist() == [-3, -3, -3]
