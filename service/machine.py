@@ -194,14 +194,13 @@ def capability_of(arch: str) -> tuple[int, int]:
 def best_part(targets: Sequence[TargetSpec]) -> int | None:
     """Return which of an artifact's targets runs best here; None where none does.
 
-    Of CPUs that is the one with the most features, of GPUs as `best_arch` says.
+    Of CPUs, whose targets come the least demanding first, that is the last that runs; of GPUs as `best_arch` says.
     """
     if targets[0].kind == "cuda":
         here, archs = gpu(), [target.arch for target in targets]
         best = None if here is None else best_arch(archs, here.capability)
         return None if best is None else archs.index(best)
-    fitting = [place for place, target in enumerate(targets) if not missing_features(target)]
-    return max(fitting, key=lambda place: len(targets[place].features), default=None)
+    return max((place for place, target in enumerate(targets) if not missing_features(target)), default=None)
 
 
 def best_arch(archs: Sequence[str], capability: tuple[int, int]) -> str | None:

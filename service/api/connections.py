@@ -77,17 +77,22 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def _make_room(self) -> bool:
-        """Close connections that wait for a request: those idle the longest, of the address that has the most.
-        Return whether there were any. Many go at once, since looking for them takes a while.
+        """Close connections that wait for a request: those idle the longest, of the address that has the most, and
+        last those of which an answer is still being sent. Return whether there were any. Many go at once, since looking
+        for them takes a while.
         """
         others = (each for each in self.connections if isinstance(each, Connection) and each is not self)
         idle = [each for each in others if each._between_requests]
         held = Counter(each._address for each in idle)
-        idle.sort(key=lambda each: (-held[each._address], each._idle_since))
+        idle.sort(key=lambda each: (each._unsent > 0, -held[each._address], each._idle_since))
         for each in idle[: max(1, settings().max_connections // 16)]:
             self.connections.discard(each)
             each.transport.abort()
         return bool(idle)
+
+    @property
+    def _unsent(self) -> int:
+        return int(self.transport.get_write_buffer_size())
 
     @property
     def _address(self) -> str:

@@ -4,7 +4,7 @@ ROOT/artifacts/ab/abcd…/     the files of one artifact and entry.json, whose m
 ROOT/keys/12/1234….json      artifact, named entries, build record
 ROOT/locks/1234….lock        held by the process that compiles that key; abcd….placing.lock, by who puts that artifact
 ROOT/staging/                what is being written; renamed into place, or swept later
-ROOT/size                    how many bytes all artifacts have at most
+ROOT/size                    how many bytes all artifacts have at most, and all that ever came
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ __all__ = ["Tally"]
 
 
 class Tally:
-    """A number in a file that any process may add to. It is too large where artifacts were removed since `recount`.
+    """Two numbers in a file that any process may add to: the bytes there are, and all that ever came. The first is too
+    large where artifacts were removed since `recount`.
 
-    A machine that lost power may have an older one, until the next recount.
+    A machine that lost power may have older ones, until the next recount.
     """
 
     def __init__(self, path: Path, lock: Path) -> None:
@@ -24,24 +25,29 @@ class Tally:
     def add(self, size_bytes: int) -> int | None:
         """Count bytes that have come, and return how many there are at most; None where nobody has counted them all."""
         with held(self._lock):
-            known = self._read()
-            if known is not None:
-                self._path.write_text(str(known + size_bytes))
-        return None if known is None else known + size_bytes
+            known, came = self._read()
+            total = None if known is None else known + size_bytes
+            self._write(total, came + size_bytes)
+        return total
 
     @contextmanager
     def recount(self) -> Iterator[list[int]]:
         """Give a list for the bytes that the caller finds; what others `add` meanwhile is counted beside them."""
         found: list[int] = []
-        before = self._read()
+        with held(self._lock):
+            known, before = self._read()
+            self._write(known, before)
         yield found
         with held(self._lock):
-            now = self._read()
-            came = now - before if now is not None and before is not None else 0
-            self._path.write_text(str(sum(found) + max(0, came)))
+            came = self._read()[1]
+            self._write(None if came < before else sum(found) + came - before, came)  # less: the file was lost
 
-    def _read(self) -> int | None:
+    def _read(self) -> tuple[int | None, int]:
         try:
-            return int(self._path.read_text())
+            known, came = self._path.read_text().split()
+            return None if known == "?" else int(known), int(came)
         except (FileNotFoundError, ValueError):
-            return None
+            return None, 0
+
+    def _write(self, known: int | None, came: int) -> None:
+        self._path.write_text(f"{'?' if known is None else known} {came}")

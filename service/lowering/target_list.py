@@ -57,4 +57,7 @@ def _check_cpus(parts: Sequence[TargetSpec], names: str) -> None:
 
 
 def _order(spec: TargetSpec) -> tuple[tuple[int, ...], str]:
-    return (capability_of(spec.arch), spec.arch) if spec.arch else ((len(spec.features),), spec.name)
+    """By what it computes with, before how much it asks for: a CPU that was detected has many features that no kernel
+    has a use for.
+    """
+    return (capability_of(spec.arch), spec.arch) if spec.arch else ((spec.vector_bits, len(spec.features)), spec.name)

@@ -11,7 +11,7 @@ from relaxc.service.errors import InputName, InputType
 from relaxc.service.runtime.tensors import Array, numpy_dtype
 from relaxc.service.signature import Signature
 
-__all__ = ["Codes", "by_name"]
+__all__ = ["Codes", "by_name", "codes_of"]
 
 
 def by_name(signature: Signature, args: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,12 +62,12 @@ class Codes:
         Raise InputName for names, and InputType for an array of another dtype.
         """
         values = dict(by_name(self._signature, args, named))
-        return values | {name: _codes(name, values[name], codes) for name, codes in self._inputs.items()}
+        return values | {name: codes_of(name, values[name], codes) for name, codes in self._inputs.items()}
 
     def written(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return what outputs are written to, likewise."""
         held = {name: codes for name, codes in self._outputs.items() if name in outputs}
-        return dict(outputs) | {name: _codes(name, outputs[name], codes) for name, codes in held.items()}
+        return dict(outputs) | {name: codes_of(name, outputs[name], codes) for name, codes in held.items()}
 
     def numbers(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
         """Return inputs or outputs by name, those of codes as arrays of ml_dtypes of the same memory."""
@@ -78,7 +78,10 @@ class Codes:
         }
 
 
-def _codes(name: str, value: Any, codes: str) -> Any:
+def codes_of(name: str, value: Any, codes: str) -> Any:
+    """Return an array of ml_dtypes as its codes, and what has codes already or is none as it is. Raise InputType for
+    another dtype.
+    """
     if not isinstance(value, np.ndarray | np.generic) or value.dtype == np.uint8:
         return value
     if value.dtype != numpy_dtype(codes):

@@ -13,6 +13,7 @@ import numpy as np
 import tvm_ffi
 
 from relaxc.service.errors import ArtifactCorrupt, InputName, InputShape, InputType, StateOverflow
+from relaxc.service.runtime.arguments import codes_of
 from relaxc.service.runtime.tensors import (
     Array,
     Extent,
@@ -54,9 +55,11 @@ class State(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         """Return a copy. Raise KeyError."""
-        place = list(self._specs).index(self._spec(name).name)
+        spec = self._spec(name)
+        place = list(self._specs).index(name)
         with self.lock:
-            return numpy_view(copied_to(self.tensors[place], CPU))
+            array = numpy_view(copied_to(self.tensors[place], CPU))
+        return array if spec.codes is None else array.view(numpy_dtype(spec.codes))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set one to an array of its dtype and shape. Raise KeyError, InputType or InputShape."""
@@ -83,7 +86,9 @@ class State(Mapping[str, Array]):
         return made
 
     def save(self, path: Path | str) -> None:
-        """Write the values to a file as numpy's `.npz`, bfloat16 as the numbers of its bits; a crash leaves the old."""
+        """Write the values to a file as numpy's `.npz`, what numpy has no dtype for as the numbers of its bits; a crash
+        leaves the old.
+        """
         path = Path(path)
         beside = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
@@ -163,7 +168,7 @@ def _checked(spec: TensorSpec, value: Any) -> tvm_ffi.Tensor:
     if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__"):
         tensor = tvm_ffi.from_dlpack(value)
         value = numpy_view(tensor if on_host(tensor) else copied_to(tensor, CPU))
-    array = np.asarray(value)
+    array = np.asarray(value if spec.codes is None else codes_of(spec.name, value, spec.codes))
     if array.dtype != numpy_dtype(spec.dtype):
         raise InputType(f"the state {spec.name!r} is {spec.dtype}, not {array.dtype}", name=spec.name)
     if array.shape != spec.shape:
@@ -184,7 +189,7 @@ def _zeros(spec: TensorSpec, device: tvm_ffi.Device) -> tvm_ffi.Tensor:
 
 
 def _bits(array: Array) -> Array:
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
 def _typed(bits: Array, spec: TensorSpec) -> Array:

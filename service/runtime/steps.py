@@ -78,7 +78,9 @@ class Feedback:
     def reset(self) -> None:
         """Have a state of zeros."""
         self._state: dict[str, Any] = {
-            spec.name: np.zeros([int(dim) for dim in spec.shape], numpy_dtype(spec.dtype))
+            spec.name: np.zeros([int(dim) for dim in spec.shape], numpy_dtype(spec.dtype)).view(
+                numpy_dtype(spec.codes or spec.dtype)
+            )
             for spec in self._signature.state
         }
 

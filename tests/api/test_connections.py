@@ -7,10 +7,12 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from relaxc.service.api.connections import Connection
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.test_compile import post
 from tests.waiting import PATIENCE_S, until
@@ -161,3 +163,34 @@ def test_a_client_that_reads_nothing_holds_little(server: RunningServer) -> None
             connection.sendall(f"GET /v1/artifacts/{digest} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         assert server.client.get("/healthz").status_code == 200
         assert server.client.get(f"/v1/artifacts/{digest}").content == big.content
+
+
+class _Wire:
+    """A transport with so many bytes that it has not sent."""
+
+    def __init__(self, unsent: int) -> None:
+        self.unsent, self.is_open = unsent, True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.is_open = False
+
+
+def test_a_connection_whose_answer_is_still_being_sent_makes_room_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be cut off, though the application has given all of it."""
+    monkeypatch.setenv("RELAXC_MAX_CONNECTIONS", "3")
+    wires = [_Wire(100), _Wire(0), _Wire(0)]
+    connections: set[Connection] = set()
+    for age, wire in enumerate(wires):
+        made: Any = Connection.__new__(Connection)
+        made.connections, made.client, made.cycle, made.transport = connections, ("::1", age), None, wire
+        made._idle_since = float(age)
+        connections.add(made)
+    for at, left in enumerate(([True, True, True], [True, False, True], [True, False, False])):
+        assert [wire.is_open for wire in wires] == left
+        newest: Any = Connection.__new__(Connection)
+        newest.connections = connections
+        assert newest._make_room() == (at < 3)
+    assert not wires[0].is_open

@@ -12,6 +12,7 @@ from relaxc.service import machine
 from relaxc.service.errors import InvalidTarget
 from relaxc.service.lowering import target
 from relaxc.service.lowering.target import resolve, tags, to_tvm
+from relaxc.service.lowering.target_list import one_of_many
 from relaxc.service.machine import Cpu, Gpu, missing_features, parse_cpuinfo
 from relaxc.service.request import TargetSpec
 
@@ -192,6 +193,10 @@ def test_several_cpus_are_one_target_and_the_best_that_runs_is_chosen(this_cpu):
         this_cpu(*features)
         assert machine.best_part(all_three.parts) == names.index(best)
         assert missing_features(all_three) == []
+    detected = replace(resolve("x86-64-v3"), name="many", features=(*target._V3, *map(str, range(20))))
+    this_cpu(*target._V4, *detected.features)
+    both = one_of_many([resolve("x86-64-v4"), detected]).parts
+    assert both[machine.best_part(both)].vector_bits == 512
     this_cpu(*target._V2)
     assert machine.best_part(all_three.parts) is None
     assert missing_features(all_three) == missing_features(resolve("x86-64-v3")) != []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
-
 from relaxc.service.codes import CARRIER, FORMATS
 from relaxc.service.frontend.onnx.node import DTYPES, Node
 from relaxc.service.frontend.onnx.values import Coded, Known
@@ -39,7 +37,7 @@ def numbers_moved(value: Any, dtype: str | None) -> Any:
 
 def _coded(node: Node, value: Any) -> Any:
     if isinstance(value, Known) and value.dtype in FORMATS and value.dtype not in DTYPES:
-        return Coded(node.const(np.ascontiguousarray(value.array).view(CARRIER), CARRIER), value.dtype)
+        return Coded(node.const(value.array.view(CARRIER), CARRIER), value.dtype)
     return value
 
 

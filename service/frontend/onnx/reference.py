@@ -20,7 +20,6 @@ from relaxc.service.frontend.onnx.noise import shapes_of
 from relaxc.service.frontend.onnx.rounded import round_weights
 from relaxc.service.frontend.onnx.sessions import (
     bare_session,
-    has_other_dtypes,
     open_session,
     reference_of,
     runtime_errors,
@@ -59,17 +58,15 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
     given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
     if _gives_causal_scores(outline(path)):
         return evaluated(given or _with_data(path), TypeError("it gives the lowest number for -inf"))
-    cause: Exception = TypeError("it takes no arrays of bfloat16 and of fewer bits")
     try:
         session = (
             _of_file(path, threads, fastest)
             if given is None
             else open_session(given.SerializeToString(), threads, fastest, apart=_apart(path))
         )
-        if not has_other_dtypes(session):
-            return _supported(reference_of(session), lambda error: evaluated(given or _with_data(path), error))
+        return _supported(reference_of(session), lambda error: evaluated(given or _with_data(path), error))
     except runtime_errors() as error:
-        cause = error
+        cause: Exception = error
     model = given or _with_data(path)
     if uses_bfloat16(model):
         try:
@@ -101,9 +98,9 @@ def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) 
     given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
     try:
         session = bare_session(given.SerializeToString() if given else str(path), threads, apart=_apart(path))
+        return reference_of(session)
     except runtime_errors():
         return None
-    return None if has_other_dtypes(session) else reference_of(session)
 
 
 def double_reference(
@@ -134,8 +131,6 @@ def moved_reference(
 
     None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
     """
-    if _takes_codes(path):
-        return None
     if move is Move.QUANTIZATIONS and rounding is None:
         run = _of_light(path, threads, lambda model: moved(model, move, seed, by, shapes_of(model)))
         if run is not None:
@@ -162,7 +157,7 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
 
     None where it has none, or where ONNX Runtime does not take it so.
     """
-    if not quantizes(outline(path)) or _takes_codes(path):
+    if not quantizes(outline(path)):
         return None
     if (run := _of_light(path, threads, unquantized)) is not None:
         return run

@@ -17,7 +17,6 @@ from relaxc.service.frontend.onnx.light import light
 __all__ = [
     "UNVERIFIED",
     "bare_session",
-    "has_other_dtypes",
     "open_here",
     "open_session",
     "reference_of",
@@ -117,18 +116,20 @@ def _exact(model: str | bytes, folder: Path | None) -> tuple[str | bytes, Path |
     return changed.SerializeToString(), Path(model).parent if isinstance(model, str) else folder
 
 
-def has_other_dtypes(session: Any) -> bool:
-    """Return whether an input or output is one for which ONNX Runtime takes and gives no array of numpy's."""
-    values = (*session.get_inputs(), *session.get_outputs())
-    return any(_OTHER.search(value.type) is not None for value in values)
-
-
 _OTHER = re.compile(r"bfloat16|float[48]|int[24]\b")
-"""`tensor(bfloat16)`, `tensor(float8e4m3fn)`, `tensor(uint4)`."""
+"""`tensor(bfloat16)`, `tensor(float8e4m3fn)`, `tensor(uint4)`: of these it takes and gives no array of numpy's."""
 
 
 def reference_of(session: Any) -> Reference:
-    """Return what runs a session on arrays by name. It raises ModelMalformed where that stops."""
+    """Return what runs a session on arrays by name. It raises ModelMalformed where that stops.
+
+    Raise one of `runtime_errors` for inputs and outputs of which ONNX Runtime has no arrays.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    values = (*session.get_inputs(), *session.get_outputs())
+    if any(_OTHER.search(value.type) is not None for value in values):
+        raise state.NotImplemented("it takes no arrays of bfloat16 and of fewer bits")
     names = [output.name for output in session.get_outputs()]
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ RULES = (
     Rule(Place.CACHE, "tuning", "by each tuning of the command line, which leaves nothing there", is_counted=False),
     Rule(Place.CACHE, "peak", "never: a small file for each machine", is_counted=False),
     Rule(Place.CACHE, "place", "never: one line", is_counted=False),
-    Rule(Place.CACHE, "size", "never: one number", is_counted=False),
+    Rule(Place.CACHE, "size", "never: two numbers", is_counted=False),
     Rule(Place.CACHE, "blobs", "by the rules of blobs", is_counted=False),
     Rule(Place.CACHE, "service.sqlite3", "by the rules of tables; its free pages are given back", is_counted=False),
 )

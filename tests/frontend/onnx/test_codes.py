@@ -111,3 +111,61 @@ def test_zero_points_of_floats_are_part_of_the_formula(tmp_path: Path) -> None:
     got = session(x, np.array(0.5, "float32"), zero)["y"]
     want = (x.astype("float32") - 0.5 + 0.5).astype(x.dtype)
     np.testing.assert_array_equal(got.astype("float32"), want.astype("float32"))
+
+
+def test_a_scalar_keeps_its_shape(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [node("Identity", ["w"], ["y"])], "g", [], [value("y", [], TensorProto.INT4)],
+        [onnx.numpy_helper.from_array(np.array(-3, ml_dtypes.int4), "w")],
+    )  # fmt: skip
+    path = write(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12))
+    got = relaxc.load(relaxc.compile(path, target="x86-64-v3").path)()["y"]
+    assert got.shape == ()
+    assert int(got) == -3
+
+
+def test_eight_bit_floats_as_bfloat16_are_verified(tmp_path: Path) -> None:
+    """ONNX Runtime has a kernel for that with a float32 in the place of bfloat16, and takes no array for it."""
+    nodes = [node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)]
+    outputs = [value("y", [5], TensorProto.BFLOAT16)]
+    graph = helper.make_graph(nodes, "g", [value("x", [5], kind("float8_e5m2"))], outputs)
+    path = write(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12))
+    x = drawn("float8_e5m2", (5,), 1)
+    assert relaxc.load(relaxc.compile(path, target="x86-64-v3").path)(x)["y"].tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("name", ["int4", "float8_e4m3fn"])
+def test_a_constant_of_sizes_at_run_time_is_of_codes(tmp_path: Path, name: str) -> None:
+    held = onnx.numpy_helper.from_array(np.array([-3], np.float32).astype(getattr(ml_dtypes, name)))
+    nodes = [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["y"], value=held)]
+    graph = helper.make_graph(nodes, "g", [value("x", ["n"])], [value("y", ["n"], kind(name))])
+    path = write(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12))
+    got = relaxc.load(relaxc.compile(path, target="x86-64-v3").path)(np.zeros(3, "float32"))["y"]
+    assert got.astype("float32").tolist() == [-3, -3, -3]
+
+
+def test_codes_are_kept_as_state(tmp_path: Path) -> None:
+    """A cache of keys in 8 bits: verified in steps, read and set as an array of ml_dtypes, saved and loaded."""
+    f8 = kind("float8_e5m2")
+    nodes = [node("TensorScatter", ["past_key", "u", "i"], ["present_key"], axis=1)]
+    nodes.append(node("Cast", ["present_key"], ["y"], to=FLOAT))
+    inputs = [value("past_key", [1, 4, 3], f8), value("u", [1, 1, 3], f8), value("i", [1], TensorProto.INT64)]
+    outputs = [value("present_key", [1, 4, 3], f8), value("y", [1, 4, 3])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    path = write(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12))
+    session = relaxc.load(relaxc.compile(path, target="x86-64-v3").path)
+    state = session.state
+    assert state is not None
+    u, want = drawn("float8_e5m2", (1, 1, 3), 1), np.zeros((1, 4, 3), "float32")
+    want[:, 2:3] = u.astype("float32")
+    np.testing.assert_array_equal(session(u, np.array([2]))["y"], want)
+    held = state["past_key"]
+    assert held.dtype == u.dtype
+    np.testing.assert_array_equal(held.astype("float32"), want)
+    state.save(tmp_path / "state.npz")
+    state["past_key"] = np.ones((1, 4, 3), u.dtype)
+    assert session(u, np.array([2]))["y"][0, 0, 0] == 1
+    state.load(tmp_path / "state.npz")
+    np.testing.assert_array_equal(state["past_key"].astype("float32"), want)
+    with pytest.raises(InputType, match="it takes float8_e5m2"):
+        state["past_key"] = want

@@ -6,7 +6,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from relaxc.service.codes import CARRIER, FORMATS
 from relaxc.service.frontend.onnx import dims as onnx_dims
+from relaxc.service.frontend.onnx.codes import of_codes
 from relaxc.service.frontend.onnx.node import Node, Refused
 from relaxc.service.frontend.onnx.ops.common import aligned, is_float, relax_dim, reshaped
 from relaxc.service.frontend.onnx.ops.registry import op
@@ -36,7 +38,10 @@ def _constant_of_shape(node: Node) -> Any:
 
     value = node.attr("value", np.zeros(1, "float32"))
     shape = relax.ShapeExpr([relax_dim(dim) for dim in node.dims(0, "the shape")])
-    return relax.op.full(shape, relax.const(value.reshape(-1)[0], str(value.dtype)), str(value.dtype))
+    codes = value.view(CARRIER) if str(value.dtype) in FORMATS else value
+    dtype = str(codes.dtype)
+    filled = relax.op.full(shape, relax.const(codes.reshape(-1)[0], dtype), dtype)
+    return filled if codes is value else of_codes(node, node.emit(filled), str(value.dtype))
 
 
 @op("Range")

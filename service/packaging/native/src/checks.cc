@@ -43,15 +43,12 @@ size_t chosen(const Manifest& manifest) {
   if (manifest.parts.size() == 1) return 0;
   std::vector<std::string> archs;
   const char* asked = std::getenv("RELAXC_PART");
-  size_t best = 0, most = 0;
+  size_t best = 0;
   for (size_t place = 0; place < manifest.parts.size(); ++place) {
     const Target& target = manifest.parts[place].target;
     archs.push_back(target.arch);
     if (asked && target.name == asked) return place;
-    if (target.kind != "cuda" && target.features.size() > most && runs_on_cpu(target)) {
-      best = place;
-      most = target.features.size();
-    }
+    if (target.kind != "cuda" && runs_on_cpu(target)) best = place;  // they come the least demanding first
   }
   if (asked && *asked)
     throw Failure(RELAXC_INVALID_OPTION, "the artifact has no part " + in_quotes(asked) + "; there are " + manifest.target_names());
