@@ -66,7 +66,7 @@ class Health(BaseModel):
     """That the server answers, and what it does."""
 
     status: str = Field(examples=["ok"])
-    version: str = Field(examples=["0.1.0"])
+    version: str = Field(examples=["0.2.0"])
     running: int | None = Field(description="Jobs that run now; null while the database does not answer.")
     waiting: int | None = Field(description="Jobs that wait for a worker; null likewise.")
 

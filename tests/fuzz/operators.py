@@ -898,9 +898,11 @@ def is_undefined(op: str, attributes: dict[str, Any], inputs: Sequence[Array | N
     if op == "Pow" and not is_float(first.dtype):
         exponents = second if second is not None else np.zeros(1)
         return bool((exponents < 0).any()) or bool((np.abs(first.astype(np.float64)) > 100).any())
-    if op in ("ReduceLogSum", "ReduceL2", "ReduceMean") and not is_float(first.dtype):  # a sum that wraps, or does not
+    # A sum or product that wraps, or in ONNX Runtime does not.
+    if op in ("ReduceLogSum", "ReduceL2", "ReduceMean", "ReduceProd") and not is_float(first.dtype):
         terms = np.abs(first.astype(np.float64)) ** (2 if op == "ReduceL2" else 1)
-        return bool(terms.sum() > np.iinfo(first.dtype).max)
+        most = np.maximum(terms, 1).prod() if op == "ReduceProd" else terms.sum()
+        return bool(most > np.iinfo(first.dtype).max)
     if op == "ScatterElements" and attributes.get("reduction") == "max" and is_float(first.dtype):
         return any(bool(np.isnan(each).any()) for each in (first, inputs[2]) if each is not None)
     if op in ("Softmax", "LogSoftmax", "ReduceLogSumExp"):  # of inf and numbers: each has an order of its own
