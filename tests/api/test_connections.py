@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from relaxc.service.api import connections as connections_module
 from relaxc.service.api.connections import Connection
+from relaxc.service.config import Settings
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.test_compile import post
 from tests.waiting import PATIENCE_S, until
@@ -180,7 +182,7 @@ class _Wire:
 
 def test_a_connection_whose_answer_is_still_being_sent_makes_room_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be cut off, though the application has given all of it."""
-    monkeypatch.setenv("RELAXC_MAX_CONNECTIONS", "3")
+    monkeypatch.setattr(connections_module, "settings", lambda: Settings(max_connections=3))
     wires = [_Wire(100), _Wire(0), _Wire(0)]
     connections: set[Connection] = set()
     for age, wire in enumerate(wires):
