@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import tvm
 from onnx import TensorProto
 from tvm import relax
 
+import relaxc
 from relaxc.service.frontend import load, reference
 from relaxc.service.lowering import pipeline, schedule
 from relaxc.service.lowering.target import host_features, resolve, to_tvm
@@ -273,3 +275,18 @@ def test_rows_of_symbolic_number(tmp_path: Path) -> None:
     path = write(tmp_path, model(nodes, [value("x", ["n", 24])], [value("p", ["n", 40])], **weights))
     rules = agree(path, {"x": np.random.default_rng(0).standard_normal((5, 24)).astype("float32")})
     assert "cpu.matmul_blocks" in rules
+
+
+def test_the_scale_of_nothing_but_zeros_is_one(tmp_path: Path) -> None:
+    proto = model(
+        [node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])],
+        [value("x", ["n"])],
+        [value("y", ["n"], TensorProto.UINT8), value("scale", []), value("zero", [], TensorProto.UINT8)],
+    )
+    session = relaxc.load(relaxc.compile(write(tmp_path, proto)).path)
+    runtime = onnxruntime.InferenceSession(proto.SerializeToString())
+    for x in ([0.0, -0.0], [0.0, 1.0, -3.0]):
+        call = {"x": np.array(x, "float32")}
+        got, want = session(**call), runtime.run(["y", "scale", "zero"], call)
+        for name, each in zip(("y", "scale", "zero"), want, strict=True):
+            np.testing.assert_array_equal(got[name], each)

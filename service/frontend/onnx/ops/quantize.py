@@ -201,7 +201,8 @@ def dynamic_codes(node: Node, x: Any) -> tuple[Any, Any, Any]:
     high = node.emit(relax.op.maximum(zero, node.emit(relax.op.max(x))))
     low = node.emit(relax.op.minimum(zero, node.emit(relax.op.min(x))))
     scale = node.emit(relax.op.divide(node.emit(relax.op.subtract(high, low)), scalar(255, x)))
-    # A tensor of zeros has scale 0; any divisor but that quantizes it to its zero point.
+    # A tensor of zeros has the scale 1, as in ONNX Runtime. One of denormal numbers may have 0, which is no divisor.
+    scale = node.emit(relax.op.where(node.emit(relax.op.equal(high, low)), scalar(1, x), scale))
     divisor = node.emit(relax.op.where(node.emit(relax.op.equal(scale, zero)), scalar(1, x), scale))
     point = saturated(node, node.emit(relax.op.divide(node.emit(relax.op.negative(low)), divisor)), None, "uint8")
     y = node.emit(relax.op.quantize(x, divisor, point, 0 if node.shape_of(x) else -1, "uint8"))
