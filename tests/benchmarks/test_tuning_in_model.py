@@ -64,6 +64,7 @@ def records(model: Path, tmp_path: Path) -> Path:
     made = [
         record(
             workload=task.workload,
+            operator=task.operator_digest,
             target=RecordTarget.of(task.target),
             rule=task.rule,
             version=task.version,
