@@ -33,9 +33,8 @@ def config(
     from relaxc.service.config import settings
 
     rows = _rows(settings())
-    strange = _unknown_names()
     if json:
-        print_json({"settings": rows, "unknown": strange})
+        print_json({"settings": rows, "unknown": _unknown_names()})
         return
     shown = table("", "setting", "value", "default")
     for name, row in rows.items():
@@ -45,8 +44,6 @@ def config(
         console().print(shown)
     else:
         print("Every setting has its default; --all shows them.")
-    for line in warnings():
-        print(line)
 
 
 def _unknown_names() -> list[str]:

@@ -28,13 +28,8 @@ def one_of_many(specs: Sequence[TargetSpec]) -> TargetSpec:
             f"CPUs and CUDA devices in a list of targets: {names}",
             remedy="Compile once for the CPUs together, and once for the CUDA devices.",
         )
-    if parts[0].kind == "cuda":
-        _check_devices(parts, names)
-        first = TargetSpec(names, "cuda", triple="", host=parts[0].host, parts=tuple(parts))
-    else:
-        _check_cpus(parts, names)
-        first = replace(parts[0], parts=tuple(parts))
-    return replace(first, name=",".join(part.name for part in parts))
+    (_check_devices if parts[0].kind == "cuda" else _check_cpus)(parts, names)
+    return replace(parts[0], name=",".join(part.name for part in parts), arch="", parts=tuple(parts))
 
 
 def _check_devices(parts: Sequence[TargetSpec], names: str) -> None:
